@@ -21,7 +21,10 @@ _HOMES = {
 }
 _PACKAGES = ("doctor", "load", "select")
 
-__all__ = [*sorted([*_HOMES, *_PACKAGES]), "__version__"]
+__all__ = [  # noqa: PLE0604 - the names come from the two tables above, so that none is typed twice
+    *sorted([*_HOMES, *_PACKAGES]),
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -27,5 +27,4 @@ def make_callable(package: str, home: str, function: str) -> None:
     """Turn the module ``package`` into a callable that forwards to ``home.function``."""
     module = sys.modules[package]
     module.__class__ = CallablePackage
-    module._home = home  # type: ignore[attr-defined]
-    module._function = function  # type: ignore[attr-defined]
+    module.__dict__.update(_home=home, _function=function)

@@ -37,7 +37,7 @@ class Arch:
             return f"gfx{self.major}{self.minor:x}{self.suffix}"
         if self.family is DEVICE.CPU:
             return CPU_LEVELS[self.major]
-        return self.family.value
+        return str(self.family)
 
 
 def parse_arch(text: object) -> Arch:

@@ -103,7 +103,7 @@ class Features:
     raw_packing: bool | Undeclared
     deterministic: bool
     keeps_source: bool
-    """True: checkpoint tensors stay in memory beside the kernel's layout. False: they are rebuilt exactly on demand."""
+    """True: the canonical codes stay in memory beside the kernel's layout. False: they are rebuilt exactly."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +168,7 @@ class KernelSpec:
 
     @property
     def name(self) -> str:
-        """The unique name of the record: the backend's value, followed by the method where the value does not say it."""
+        """The unique name: the backend's value, followed by the method where the value does not say it."""
         value = self.backend.value
         return value if value.startswith(self.method.value) else f"{value}-{self.method.value}"
 

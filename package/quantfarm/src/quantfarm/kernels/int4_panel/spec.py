@@ -44,7 +44,7 @@ _ARTIFACT = Artifact(
 )
 _GROUPS = (-1, 16, 32, 64, 128, 256, 512)
 _SHAPE = ShapeRule(k_multiple=8, n_multiple=1, k_min=8, n_min=1, pads_k=False, short_last_group=False)
-_NOTES = ("the name promises AVX512 with BF16 support, so a processor without it is refused, as the names' source has it",)
+_NOTES = ("the name promises AVX512 with BF16 support, so a processor without it is refused",)
 
 GPTQ = KernelSpec(
     backend=BACKEND.GPTQ_TORCH_CPU_AVX512,
