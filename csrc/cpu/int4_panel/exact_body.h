@@ -1,0 +1,124 @@
+// The exact path: codes as floats, fp32 FMA. For fp32 activations, for rows that int16 can not carry, and for
+// processors without the fixed-point instructions. Included after simd_*.h.
+//
+// Data layout: problem.h; values are float, [chunk][token][input].
+// Thread mapping: the caller's range of panels.
+// Phases per panel and token block: few tokens -> decode in registers, multiply at once (direct); more tokens ->
+// decode a chunk of the panel to an L1 buffer once, then tiles of tokens run over it (buffered). Both add the same
+// products in the same order, so a token's result does not depend on how many others there are.
+#pragma once
+
+#include "rows.h"
+#include "tiles.h"
+
+namespace {
+
+struct Exact {
+  // Scales one chunk's sums of MT tokens and NV vectors and adds them to the fp32 tile.
+  template <int MT, int NV>
+  static void finish(const Problem& p, int64_t meta, const Simd::F (&acc)[MT][NV], float* tile) {
+    for (int v = 0; v < NV; ++v) {
+      const Simd::F scale = load_as_float(p.scales, meta + v * Simd::kWidth, p.scale_type);
+      for (int m = 0; m < MT; ++m) {
+        float* at = tile + m * kPanel + v * Simd::kWidth;
+        Simd::store(at, Simd::fma(acc[m][v], scale, Simd::load(at)));
+      }
+    }
+  }
+
+  template <int MT, int NV, bool kZeros>
+  static void direct(const Problem& p, const ChunkView& c, int j, int token, float* tile) {
+    const Simd::Table table = Simd::table();
+    const uint32_t* codes = c.codes + j;
+    const float* x = static_cast<const float*>(c.values) + static_cast<int64_t>(token) * c.length;
+    Simd::F acc[MT][NV], zero[NV];
+    for (int m = 0; m < MT; ++m) {
+      for (int v = 0; v < NV; ++v) acc[m][v] = Simd::zero();
+    }
+    for (int v = 0; kZeros && v < NV; ++v) zero[v] = load_zero(p, c.meta + j + v * Simd::kWidth, Simd::kOrigin);
+    for (int r = 0; r < c.length; r += kWordCodes, codes += c.width) {
+      Simd::I words[NV];
+      for (int v = 0; v < NV; ++v) words[v] = Simd::load_words(codes + v * Simd::kWidth);
+      prefetch_row<NV>(codes);
+#pragma GCC unroll 8
+      for (int i = 0; i < kWordCodes; ++i) {
+        for (int v = 0; v < NV; ++v) {
+          Simd::F weight = Simd::decode(words[v], table);
+          if (kZeros) weight = Simd::sub(weight, zero[v]);
+          words[v] = Simd::next_code(words[v]);
+          for (int m = 0; m < MT; ++m) {
+            acc[m][v] = Simd::fma(weight, Simd::broadcast(x[m * c.length + r + i]), acc[m][v]);
+          }
+        }
+      }
+    }
+    finish<MT, NV>(p, c.meta + j, acc, tile + j);
+  }
+
+  template <int MT, int NV>
+  static void direct_chunk(const Problem& p, const ChunkView& c, int j, int token, float* tile) {
+    if (p.zeros || Simd::kOrigin != kMidpoint) direct<MT, NV, true>(p, c, j, token, tile);
+    else direct<MT, NV, false>(p, c, j, token, tile);
+  }
+
+  // Decodes one chunk of a panel to floats, [input][column].
+  static void decode_chunk(const Problem& p, const ChunkView& c, void* buffer) {
+    const Simd::Table table = Simd::table();
+    const bool zeros = p.zeros || Simd::kOrigin != kMidpoint;
+    for (int j = 0; j < c.width; j += Simd::kWidth) {
+      const Simd::F zero = load_zero(p, c.meta + j, Simd::kOrigin);
+      const uint32_t* codes = c.codes + j;
+      float* to = static_cast<float*>(buffer) + j;
+      for (int r = 0; r < c.length; r += kWordCodes, codes += c.width) {
+        Simd::I words = Simd::load_words(codes);
+        prefetch_next_chunk(c, codes);
+#pragma GCC unroll 8
+        for (int i = 0; i < kWordCodes; ++i, to += kPanel) {
+          Simd::F weight = Simd::decode(words, table);
+          if (zeros) weight = Simd::sub(weight, zero);
+          words = Simd::next_code(words);
+          Simd::store(to, weight);
+        }
+      }
+    }
+  }
+
+  template <int MT, int NV>
+  static void buffered_chunk(const Problem& p, const ChunkView& c, const void* buffer, int j, int token, float* tile) {
+    const float* weights = static_cast<const float*>(buffer) + j;
+    const float* x = static_cast<const float*>(c.values) + static_cast<int64_t>(token) * c.length;
+    Simd::F acc[MT][NV];
+    for (int m = 0; m < MT; ++m) {
+      for (int v = 0; v < NV; ++v) acc[m][v] = Simd::zero();
+    }
+    for (int i = 0; i < c.length; ++i, weights += kPanel) {
+      Simd::F weight[NV];
+      for (int v = 0; v < NV; ++v) weight[v] = Simd::load(weights + v * Simd::kWidth);
+      for (int m = 0; m < MT; ++m) {
+        const Simd::F value = Simd::broadcast(x[m * c.length + i]);
+        for (int v = 0; v < NV; ++v) acc[m][v] = Simd::fma(weight[v], value, acc[m][v]);
+      }
+    }
+    finish<MT, NV>(p, c.meta + j, acc, tile + j);
+  }
+
+  // Bytes of a value of x and of a decoded chunk.
+  using Value = float;
+  static constexpr int kBufferBytes = kMaxChunk * kPanel * 4;
+};
+
+// Phase 1: widen, permute, lay out by chunk.
+void prepare_exact(const Problem& p, const Source& s, const Tokens& x, int64_t begin, int64_t end) {
+  float* values = static_cast<float*>(x.values);
+  for (int64_t t = begin; t < end; ++t) {
+    const float* row = row_as_float(p, s, s.row ? s.row[t] : t);
+    for (int64_t c = 0; c < p.chunks(); ++c) {
+      const int length = p.chunk_length(c);
+      std::memcpy(values + c * p.chunk * x.count + t * length, row + c * p.chunk, length * sizeof(float));
+    }
+  }
+}
+
+void compute_exact(const Problem& p, const Tokens& x, int64_t begin, int64_t end) { compute_panels<Exact>(p, x, begin, end); }
+
+}  // namespace

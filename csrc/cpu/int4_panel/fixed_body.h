@@ -1,0 +1,158 @@
+// The fixed-point path for 16-bit activations: each token's chunk becomes int16 times one float, codes become
+// small int16 values, and pairs are multiplied and summed exactly in int32. Included after simd_*.h with the
+// operations of FixedSimd.
+//
+// Data layout: problem.h; values are int16, [chunk][token][input], the eight inputs of a word in the order
+// 0 4 1 5 2 6 3 7: shifting a word right by 4i brings codes i and i+4 to the low bits of its two halves, so the
+// pair of inputs that belongs to them must be one 32-bit value.
+// Thread mapping: the caller's range of panels.
+// Phases: as exact_body.h. Per chunk: int32 sums -> float, minus (z - 8) times the token's sum, times both scales.
+//
+// Error: |x - int16 * scale| <= max / 65534 per value, at most 1.0e-4 of the chunk's norm (one dominating value)
+// and about 2.4e-5 for normal data: a tenth of what rounding the output to float16 costs. int32 holds
+// 128 * 32767 * 8 with 6 bits to spare, so tables with values up to +-127 fit the same code.
+#pragma once
+
+#include "rows.h"
+#include "tiles.h"
+
+namespace {
+
+// A chunk is left to the exact path when more than half of its non-zero values lie below this part of the
+// maximum: their own rounding (max * 2^-16) would pass half a per cent. Stricter than the 2^-12 that the caps need.
+constexpr float kSmallPart = 1.f / 512;
+constexpr float kLargest = 32767.f;
+// Below this maximum the reciprocal of the scale would overflow or the scale itself be denormal.
+constexpr float kTiniest = 1e-30f;
+
+struct Fixed {
+  template <int MT, int NV>
+  static void finish(const Problem& p, const ChunkView& c, int j, int token, const Simd::I (&acc)[MT][NV], float* tile) {
+    for (int v = 0; v < NV; ++v) {
+      const int64_t meta = c.meta + j + v * Simd::kWidth;
+      const Simd::F scale = load_as_float(p.scales, meta, p.scale_type);
+      const Simd::F zero = load_zero(p, meta, kMidpoint);
+      for (int m = 0; m < MT; ++m) {
+        Simd::F sum = FixedSimd::to_float(acc[m][v]);
+        if (p.zeros) sum = Simd::fnma(zero, Simd::broadcast(c.sum[token + m]), sum);
+        float* at = tile + m * kPanel + j + v * Simd::kWidth;
+        const Simd::F both = Simd::mul(scale, Simd::broadcast(c.scale[token + m]));
+        Simd::store(at, Simd::fma(sum, both, Simd::load(at)));
+      }
+    }
+  }
+
+  template <int MT, int NV>
+  static void direct_chunk(const Problem& p, const ChunkView& c, int j, int token, float* tile) {
+    const FixedSimd::Table table = FixedSimd::table();
+    const uint32_t* codes = c.codes + j;
+    const int32_t* x = static_cast<const int32_t*>(c.values) + static_cast<int64_t>(token) * (c.length / 2);
+    // Two sums for few tokens: one chain of dependent multiply-adds per vector could not fill both ports.
+    constexpr int kSums = MT == 1 ? 2 : 1;
+    Simd::I acc[kSums][MT][NV];
+    for (int s = 0; s < kSums; ++s) {
+      for (int m = 0; m < MT; ++m) {
+        for (int v = 0; v < NV; ++v) acc[s][m][v] = FixedSimd::zero();
+      }
+    }
+    for (int r = 0; r < c.length / 2; r += 4, codes += c.width) {
+      Simd::I words[NV];
+      for (int v = 0; v < NV; ++v) words[v] = Simd::load_words(codes + v * Simd::kWidth);
+      prefetch_row<NV>(codes);
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        for (int v = 0; v < NV; ++v) {
+          const Simd::I weight = FixedSimd::decode(words[v], table);
+          words[v] = Simd::next_code(words[v]);
+          for (int m = 0; m < MT; ++m) {
+            Simd::I& sum = acc[i % kSums][m][v];
+            sum = FixedSimd::dot(sum, weight, FixedSimd::broadcast(x[m * (c.length / 2) + r + i]));
+          }
+        }
+      }
+    }
+    for (int m = 0; kSums == 2 && m < MT; ++m) {
+      for (int v = 0; v < NV; ++v) acc[0][m][v] = FixedSimd::add(acc[0][m][v], acc[kSums - 1][m][v]);
+    }
+    finish<MT, NV>(p, c, j, token, acc[0], tile);
+  }
+
+  // Decodes one chunk of a panel to int16 pairs, [pair of inputs][column].
+  static void decode_chunk(const Problem&, const ChunkView& c, void* buffer) {
+    const FixedSimd::Table table = FixedSimd::table();
+    for (int j = 0; j < c.width; j += Simd::kWidth) {
+      const uint32_t* codes = c.codes + j;
+      int32_t* to = static_cast<int32_t*>(buffer) + j;
+      for (int r = 0; r < c.length; r += kWordCodes, codes += c.width) {
+        Simd::I words = Simd::load_words(codes);
+        prefetch_next_chunk(c, codes);
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i, to += kPanel) {
+          FixedSimd::store(to, FixedSimd::decode(words, table));
+          words = Simd::next_code(words);
+        }
+      }
+    }
+  }
+
+  template <int MT, int NV>
+  static void buffered_chunk(const Problem& p, const ChunkView& c, const void* buffer, int j, int token, float* tile) {
+    const int32_t* weights = static_cast<const int32_t*>(buffer) + j;
+    const int pairs = c.length / 2;
+    const int32_t* x = static_cast<const int32_t*>(c.values) + static_cast<int64_t>(token) * pairs;
+    Simd::I acc[MT][NV];
+    for (int m = 0; m < MT; ++m) {
+      for (int v = 0; v < NV; ++v) acc[m][v] = FixedSimd::zero();
+    }
+    for (int i = 0; i < pairs; ++i, weights += kPanel) {
+      Simd::I weight[NV];
+      for (int v = 0; v < NV; ++v) weight[v] = FixedSimd::load(weights + v * Simd::kWidth);
+      for (int m = 0; m < MT; ++m) {
+        const Simd::I value = FixedSimd::broadcast(x[m * pairs + i]);
+        for (int v = 0; v < NV; ++v) acc[m][v] = FixedSimd::dot(acc[m][v], weight[v], value);
+      }
+    }
+    finish<MT, NV>(p, c, j, token, acc, tile);
+  }
+
+  using Value = int16_t;
+  static constexpr int kBufferBytes = kMaxChunk * kPanel * 2;
+};
+
+// Phase 1 for one chunk of one token. Returns false when int16 can not carry it.
+inline bool quantize_chunk(const float* x, int length, int16_t* to, float* scale, float* sum) {
+  float largest;
+  int nonzero, small;
+  if (!FixedSimd::measure(x, length, kSmallPart, &largest, &nonzero, &small)) return false;  // not finite
+  if (largest == 0.f) {
+    std::memset(to, 0, length * sizeof(int16_t));
+    *scale = *sum = 0.f;
+    return true;
+  }
+  if (largest < kTiniest || 2 * small > nonzero) return false;
+  *scale = largest / kLargest;
+  *sum = static_cast<float>(FixedSimd::quantize(x, length, kLargest / largest, to));
+  return true;
+}
+
+void prepare_fixed(const Problem& p, const Source& s, const Tokens& x, int64_t begin, int64_t end, uint8_t* suitable) {
+  for (int64_t t = begin; t < end; ++t) {
+    const float* row = row_as_float(p, s, s.row ? s.row[t] : t);
+    bool good = true;
+    for (int64_t c = 0; c < p.chunks(); ++c) {
+      const int length = p.chunk_length(c);
+      int16_t* to = static_cast<int16_t*>(x.values) + c * p.chunk * x.count + t * length;
+      const int64_t at = c * x.count + t;
+      if (good && quantize_chunk(row + c * p.chunk, length, to, x.scale + at, x.sum + at)) continue;
+      // The token is computed with the others and then overwritten, so it must hold something harmless.
+      good = false;
+      std::memset(to, 0, length * sizeof(int16_t));
+      x.scale[at] = x.sum[at] = 0.f;
+    }
+    suitable[t] = good;
+  }
+}
+
+void compute_fixed(const Problem& p, const Tokens& x, int64_t begin, int64_t end) { compute_panels<Fixed>(p, x, begin, end); }
+
+}  // namespace

@@ -1,0 +1,112 @@
+// The loops that both paths share: panels, token blocks, tiles, chunks. `Path` (exact_body.h, fixed_body.h) brings
+// the arithmetic of one chunk. Included after rows.h.
+#pragma once
+
+#include "rows.h"
+
+namespace {
+
+// One chunk of one panel, with the activations of a token block.
+struct ChunkView {
+  const uint32_t* codes;  // first row of the chunk, column 0 of the panel
+  const void* values;     // first token of the block
+  const float* scale;     // activation scales and sums of the block's tokens; null on the exact path
+  const float* sum;
+  int64_t meta;           // element index of the group's metadata for column 0
+  int width, length;
+};
+
+// A sequential stream needs help only where the hardware prefetcher stops: at every 4 KB page.
+template <int NV>
+inline void prefetch_row(const uint32_t* codes) {
+  for (int v = 0; v < NV * Simd::kWidth; v += kLine) {
+    _mm_prefetch(reinterpret_cast<const char*>(codes + v) + 2048, _MM_HINT_T0);
+  }
+}
+
+// While one chunk is decoded and multiplied, the same line of the next one travels.
+inline void prefetch_next_chunk(const ChunkView& c, const uint32_t* codes) {
+  _mm_prefetch(reinterpret_cast<const char*>(codes + c.length / kWordCodes * c.width), _MM_HINT_T0);
+}
+
+template <class Path>
+inline ChunkView view_chunk(const Problem& p, const Tokens& x, const PanelView& panel, int64_t c, int64_t token) {
+  const int length = p.chunk_length(c);
+  const auto* values = static_cast<const typename Path::Value*>(x.values) + c * p.chunk * x.count + token * length;
+  return {panel.codes + c * p.chunk / kWordCodes * panel.width,
+          values,
+          x.scale ? x.scale + c * x.count + token : nullptr,
+          x.sum ? x.sum + c * x.count + token : nullptr,
+          panel.meta + p.group_of_chunk(c) * panel.width,
+          panel.width,
+          length};
+}
+
+// Groups of kVectors vectors across the panel, then what is left of a narrow last panel one vector at a time.
+template <class Path, int MT>
+inline void direct_tile(const Problem& p, const ChunkView& c, float* tile) {
+  constexpr int NV = Simd::kDirectVectors;
+  int j = 0;
+  for (; j + NV * Simd::kWidth <= c.width; j += NV * Simd::kWidth) Path::template direct_chunk<MT, NV>(p, c, j, 0, tile);
+  for (; j < c.width; j += Simd::kWidth) Path::template direct_chunk<MT, 1>(p, c, j, 0, tile);
+}
+
+template <class Path, int MT>
+inline void buffered_tile(const Problem& p, const ChunkView& c, const void* buffer, int token, float* tile) {
+  constexpr int NV = Simd::kTileVectors;
+  int j = 0;
+  for (; j + NV * Simd::kWidth <= c.width; j += NV * Simd::kWidth) {
+    Path::template buffered_chunk<MT, NV>(p, c, buffer, j, token, tile);
+  }
+  for (; j < c.width; j += Simd::kWidth) Path::template buffered_chunk<MT, 1>(p, c, buffer, j, token, tile);
+}
+
+// The tile size is a template argument, so that accumulators stay in registers; this turns a number into it.
+template <class Path, int MT>
+inline void direct_tokens(int tokens, const Problem& p, const ChunkView& c, float* tile) {
+  if (tokens == MT) return direct_tile<Path, MT>(p, c, tile);
+  if constexpr (MT > 1) direct_tokens<Path, MT - 1>(tokens, p, c, tile);
+}
+
+template <class Path, int MT>
+inline void buffered_tokens(int tokens, const Problem& p, const ChunkView& c, const void* buffer, int token, float* tile) {
+  if (tokens == MT) return buffered_tile<Path, MT>(p, c, buffer, token, tile);
+  if constexpr (MT > 1) buffered_tokens<Path, MT - 1>(tokens, p, c, buffer, token, tile);
+}
+
+// One panel for one block of at most kTokenBlock tokens. Tiles are as equal as possible: 16 tokens are 6 + 5 + 5,
+// not 6 + 6 + 4, because a small tile can not hide the latency of its few accumulators.
+template <class Path>
+inline void compute_block(const Problem& p, const Tokens& x, const PanelView& panel, int64_t first, int count, float* tile) {
+  alignas(64) char buffer[Path::kBufferBytes];
+  const int tiles = (count + Simd::kTileTokens - 1) / Simd::kTileTokens;
+  for (int64_t c = 0; c < p.chunks(); ++c) {
+    const ChunkView chunk = view_chunk<Path>(p, x, panel, c, first);
+    if (count <= Simd::kDirectTokens) {
+      direct_tokens<Path, Simd::kDirectTokens>(count, p, chunk, tile);
+      continue;
+    }
+    Path::decode_chunk(p, chunk, buffer);
+    for (int i = 0, token = 0; i < tiles; ++i) {
+      const int tokens = (count - token + tiles - i - 1) / (tiles - i);
+      buffered_tokens<Path, Simd::kTileTokens>(tokens, p, chunk, buffer, token, tile + token * kPanel);
+      token += tokens;
+    }
+  }
+}
+
+template <class Path>
+inline void compute_panels(const Problem& p, const Tokens& x, int64_t begin, int64_t end) {
+  alignas(64) float tile[kTokenBlock * kPanel];
+  for (int64_t panel = begin; panel < end; ++panel) {
+    const PanelView view = view_panel(p, panel);
+    for (int64_t first = 0; first < x.count; first += kTokenBlock) {
+      const int count = static_cast<int>(x.count - first < kTokenBlock ? x.count - first : kTokenBlock);
+      std::memset(tile, 0, sizeof(float) * count * kPanel);
+      compute_block<Path>(p, x, view, first, count, tile);
+      finish_rows(p, x, first, count, panel, tile);
+    }
+  }
+}
+
+}  // namespace
