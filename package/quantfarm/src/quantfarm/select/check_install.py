@@ -1,0 +1,124 @@
+"""The installation half of ``check``: native library, packages, torch, triton, driver, failures of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from packaging.version import InvalidVersion, Version
+
+from quantfarm import __version__
+from quantfarm.declare.artifact import ArtifactState
+from quantfarm.declare.device import CPU_LEVELS, best_code, parse_arch
+from quantfarm.declare.names import DEVICE
+from quantfarm.declare.reason import Reason
+from quantfarm.declare.spec import ArtifactKind, KernelSpec
+from quantfarm.select.check_device import host_devices, targets_of
+from quantfarm.select.host import Host
+from quantfarm.select.request import Request
+
+TRITON_WITHOUT_GIL = "3.4.0"
+"""The oldest triton that a free-threaded interpreter with its lock off can use."""
+
+_NEEDS = {
+    "absent": "quantfarm-{library} {version}",
+    "skipped": "a back-end wheel with this kernel",
+    "wrong_abi": "a library of this version of quantfarm and torch",
+    "failed": "a library that loads",
+    "device": "code for this device",
+}
+
+
+def install_reasons(spec: KernelSpec, request: Request, host: Host) -> Iterator[Reason]:
+    """Yield artifact, package, torch, operator, triton and driver reasons, then an earlier failure."""
+    if spec.artifact.kind is ArtifactKind.NATIVE:
+        yield from _artifact(spec, request, host)
+    if spec.backend.value in host.failed:
+        text = host.failed[spec.backend.value]
+        yield Reason("runtime_failed", "a backend that has not failed in this process", "a failure", note=text)
+    yield from _packages(spec, host)
+    yield from _toolchain(spec, host)
+
+
+def _artifact(spec: KernelSpec, request: Request, host: Host) -> Iterator[Reason]:
+    library = spec.artifact.library
+    state = host.artifacts.get(library) or ArtifactState(library=library, status="absent")
+    if state.status != "loaded":
+        code = f"artifact_{state.status}"
+        yield Reason(
+            code, _NEEDS[state.status].format(library=library, version=__version__), _got(state), note=state.text
+        )
+        return
+    if "kernels" not in state.manifest:
+        return
+    sentence = state.skipped(spec.kernel)
+    held = state.archs(spec.kernel)
+    if sentence:
+        yield Reason("artifact_skipped", _NEEDS["skipped"], f"a build without {spec.kernel}", note=sentence)
+    elif not held:
+        yield Reason("artifact_absent", spec.kernel, f"a wheel without it (quantfarm-{library} {state.version})")
+    else:
+        yield from _device_code(spec, request, host, held)
+
+
+def _got(state: ArtifactState) -> str:
+    shown = {"absent": "none", "skipped": "a build without it", "failed": "a load error"}
+    return shown.get(state.status, f"version {state.version}" if state.version else state.status)
+
+
+def _device_code(spec: KernelSpec, request: Request, host: Host, held: tuple[str, ...]) -> Iterator[Reason]:
+    codes = tuple(parse_arch(name) for name in held)
+    for asked in request.devices:
+        if targets_of(spec, asked.family) is None:
+            continue
+        for device in host_devices(asked, host):
+            if asked.family is DEVICE.CPU:
+                serves = any(name in CPU_LEVELS and host.runs_level(name) for name in held)
+            else:
+                serves = device.arch is not None and best_code(codes, device.arch) is not None
+            if not serves:
+                got = str(device.arch) if device.arch else host.machine
+                yield Reason("artifact_device", ", ".join(held), got, device=str(device))
+
+
+def _packages(spec: KernelSpec, host: Host) -> Iterator[Reason]:
+    for name, floor in spec.dependencies.items():
+        found = host.versions.get(name, "")
+        needed = f"{name} >= {floor}" if floor else name
+        if not found:
+            yield Reason("package_absent", needed, "none")
+        elif older(found, floor):
+            yield Reason("package_too_old", needed, found)
+
+
+def _toolchain(spec: KernelSpec, host: Host) -> Iterator[Reason]:
+    tools = spec.toolchain
+    torch = host.versions.get("torch", "")
+    if not torch or older(torch, tools.torch):
+        yield Reason("toolchain_torch", f"torch >= {tools.torch}", torch or "none", note=host.torch_error)
+    elif host.torch_ops is not None:
+        missing = [name for name in tools.torch_ops if name not in host.torch_ops]
+        if missing:
+            yield Reason("toolchain_operator", ", ".join(missing), f"torch {torch} without it")
+    floor = tools.triton
+    if floor and not host.gil and older(floor, TRITON_WITHOUT_GIL):
+        floor = TRITON_WITHOUT_GIL
+    triton = host.versions.get("triton", "")
+    if floor and (not triton or older(triton, floor)):
+        yield Reason("toolchain_triton", f"triton >= {floor}", triton or "none")
+    driver = host.versions.get("driver", "")
+    if tools.driver and driver and older(driver, tools.driver):
+        yield Reason("driver", f"driver >= {tools.driver}", driver)
+
+
+def older(found: str, floor: str) -> bool:
+    """Say whether a version is below a floor; an empty floor is met by all, an unreadable version by none.
+
+    A pre-release counts as its release: vendor builds of torch carry such versions.
+    """
+    if not floor:
+        return False
+    try:
+        have = Version(found)
+        return (Version(have.base_version) if have.is_prerelease else have) < Version(floor)
+    except InvalidVersion:
+        return True
