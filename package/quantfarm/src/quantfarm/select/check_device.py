@@ -21,9 +21,11 @@ def device_reasons(spec: KernelSpec, request: Request, host: Host) -> Iterator[R
     for device in request.devices:
         per_family.setdefault(device.family, []).append(device)
     gates: list[Reason] = []
+    foreign = [family.value for family in per_family if targets_of(spec, family) is None]
+    if foreign:
+        yield Reason("family", one_family(spec), " and ".join(foreign))
     for family, asked in per_family.items():
-        if targets_of(spec, family) is None:
-            yield Reason("family", one_family(spec), family.value)
+        if family.value in foreign:
             continue
         missing = _availability(family, host)
         if missing:
@@ -80,6 +82,13 @@ def _gates(spec: KernelSpec, asked: list[Device], host: Host) -> Iterator[Reason
     for found in targeted.values():
         yield from _arch_gates(targets, found)
         yield from _limit_gates(spec, found)
+
+
+def declared_for(targets: Targets, device: HostDevice, host: Host) -> bool:
+    """Say whether the record's own targets cover a device, whatever the installed library holds."""
+    if device.family is DEVICE.CPU:
+        return not targets.archs or any(host.runs_level(str(arch)) for arch in targets.archs)
+    return not any(_arch_gates(targets, device))
 
 
 def _arch_gates(targets: Targets, device: HostDevice) -> Iterator[Reason]:

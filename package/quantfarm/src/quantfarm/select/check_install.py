@@ -12,7 +12,7 @@ from quantfarm.declare.device import CPU_LEVELS, best_code, parse_arch
 from quantfarm.declare.names import DEVICE
 from quantfarm.declare.reason import Reason
 from quantfarm.declare.spec import ArtifactKind, KernelSpec
-from quantfarm.select.check_device import host_devices, targets_of
+from quantfarm.select.check_device import declared_for, host_devices, targets_of
 from quantfarm.select.host import Host
 from quantfarm.select.request import Request
 
@@ -68,9 +68,10 @@ def _got(state: ArtifactState) -> str:
 def _device_code(spec: KernelSpec, request: Request, host: Host, held: tuple[str, ...]) -> Iterator[Reason]:
     codes = tuple(parse_arch(name) for name in held)
     for asked in request.devices:
-        if targets_of(spec, asked.family) is None:
-            continue
+        targets = targets_of(spec, asked.family)
         for device in host_devices(asked, host):
+            if targets is None or not declared_for(targets, device, host):
+                continue
             if asked.family is DEVICE.CPU:
                 serves = any(name in CPU_LEVELS and host.runs_level(name) for name in held)
             else:

@@ -36,7 +36,7 @@ CPU_ISAS = ("auto", "avx2", "avx512", "avx512_vnni")
 _YES = ("1", "true", "yes", "on")
 _NO = ("0", "false", "no", "off")
 
-_AVX2 = ("avx2", "fma")
+_AVX2 = ("avx2", "fma", "f16c")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl")
 LEVEL_FEATURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

@@ -22,8 +22,8 @@ _CPUINFO = Path("/proc/cpuinfo")
 _PACKAGES = ("accelerate", "huggingface-hub", "numpy", "quantfarm", "safetensors", "torch", "transformers", "triton")
 _CAPABILITY: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "AVX2": ("avx2", "fma"),
-        "AVX512": ("avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl"),
+        "AVX2": ("avx2", "fma", "f16c"),
+        "AVX512": ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl"),
     }
 )
 _BROKEN = (ImportError, OSError, RuntimeError)
