@@ -29,7 +29,7 @@ foreach(kernel IN LISTS kernel_folders)
     elseif(QUANTFARM_${option})
       target_sources(quantfarm_cpu PRIVATE ${source})
       # GCC 12 warns about its own intrinsics (their "undefined" operand is x = x); it is off for these files only.
-      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${flags_${level}};-Wno-maybe-uninitialized")
+      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${flags_${level}};-Wno-maybe-uninitialized;-Wno-uninitialized")
       list(APPEND manifest_rows --kernel ${kernel}:x86_64_${level})
     else()
       list(APPEND manifest_rows --skipped "${kernel}:x86_64_${level}:left out by the build option QUANTFARM_${option}=OFF")

@@ -75,13 +75,15 @@ def manifest(options: argparse.Namespace) -> dict[str, object]:
         "package": options.package,
         "version": options.version,
         "family": options.family,
-        "library": {
-            "file": options.library.name,
-            "sha256": hashlib.sha256(elf).hexdigest(),
-            "bytes": len(elf),
+        "library": options.library.name,
+        "sha256": hashlib.sha256(elf).hexdigest(),
+        "bytes": len(elf),
+        "torch_abi": options.torch_abi,
+        "built_with": {
+            "torch": options.torch_built,
+            "compiler": options.compiler,
+            "compiler_version": options.compiler_version,
         },
-        "torch": {"abi": options.torch_abi, "built_with": options.torch_built},
-        "compiler": {"name": options.compiler, "version": options.compiler_version},
         "kernels": kernel_rows(elf, options.family, options.kernel),
         "skipped": skipped,
     }

@@ -16,9 +16,11 @@ namespace {
 struct Exact {
   // Scales one chunk's sums of MT tokens and NV vectors and adds them to the fp32 tile.
   template <int MT, int NV>
-  static void finish(const Problem& p, int64_t meta, const Simd::F (&acc)[MT][NV], float* tile) {
+  QUANTFARM_INLINE static void finish(const Problem& p, int64_t meta, const Simd::F (&acc)[MT][NV], float* tile) {
+QUANTFARM_UNROLL
     for (int v = 0; v < NV; ++v) {
       const Simd::F scale = load_as_float(p.scales, meta + v * Simd::kWidth, p.scale_type);
+QUANTFARM_UNROLL
       for (int m = 0; m < MT; ++m) {
         float* at = tile + m * kPanel + v * Simd::kWidth;
         Simd::store(at, Simd::fma(acc[m][v], scale, Simd::load(at)));
@@ -27,25 +29,31 @@ struct Exact {
   }
 
   template <int MT, int NV, bool kZeros>
-  static void direct(const Problem& p, const ChunkView& c, int j, int token, float* tile) {
+  QUANTFARM_NOINLINE static void direct(const Problem& p, const ChunkView& c, int j, int token, float* tile) {
     const Simd::Table table = Simd::table();
     const uint32_t* codes = c.codes + j;
     const float* x = static_cast<const float*>(c.values) + static_cast<int64_t>(token) * c.length;
     Simd::F acc[MT][NV], zero[NV];
+QUANTFARM_UNROLL
     for (int m = 0; m < MT; ++m) {
+QUANTFARM_UNROLL
       for (int v = 0; v < NV; ++v) acc[m][v] = Simd::zero();
     }
+QUANTFARM_UNROLL
     for (int v = 0; kZeros && v < NV; ++v) zero[v] = load_zero(p, c.meta + j + v * Simd::kWidth, Simd::kOrigin);
     for (int r = 0; r < c.length; r += kWordCodes, codes += c.width) {
       Simd::I words[NV];
+QUANTFARM_UNROLL
       for (int v = 0; v < NV; ++v) words[v] = Simd::load_words(codes + v * Simd::kWidth);
       prefetch_row<NV>(codes);
-#pragma GCC unroll 8
+QUANTFARM_UNROLL
       for (int i = 0; i < kWordCodes; ++i) {
+QUANTFARM_UNROLL
         for (int v = 0; v < NV; ++v) {
           Simd::F weight = Simd::decode(words[v], table);
           if (kZeros) weight = Simd::sub(weight, zero[v]);
           words[v] = Simd::next_code(words[v]);
+QUANTFARM_UNROLL
           for (int m = 0; m < MT; ++m) {
             acc[m][v] = Simd::fma(weight, Simd::broadcast(x[m * c.length + r + i]), acc[m][v]);
           }
@@ -72,7 +80,7 @@ struct Exact {
       for (int r = 0; r < c.length; r += kWordCodes, codes += c.width) {
         Simd::I words = Simd::load_words(codes);
         prefetch_next_chunk(c, codes);
-#pragma GCC unroll 8
+QUANTFARM_UNROLL
         for (int i = 0; i < kWordCodes; ++i, to += kPanel) {
           Simd::F weight = Simd::decode(words, table);
           if (zeros) weight = Simd::sub(weight, zero);
@@ -84,18 +92,23 @@ struct Exact {
   }
 
   template <int MT, int NV>
-  static void buffered_chunk(const Problem& p, const ChunkView& c, const void* buffer, int j, int token, float* tile) {
+  QUANTFARM_NOINLINE static void buffered_chunk(const Problem& p, const ChunkView& c, const void* buffer, int j, int token, float* tile) {
     const float* weights = static_cast<const float*>(buffer) + j;
     const float* x = static_cast<const float*>(c.values) + static_cast<int64_t>(token) * c.length;
     Simd::F acc[MT][NV];
+QUANTFARM_UNROLL
     for (int m = 0; m < MT; ++m) {
+QUANTFARM_UNROLL
       for (int v = 0; v < NV; ++v) acc[m][v] = Simd::zero();
     }
     for (int i = 0; i < c.length; ++i, weights += kPanel) {
       Simd::F weight[NV];
+QUANTFARM_UNROLL
       for (int v = 0; v < NV; ++v) weight[v] = Simd::load(weights + v * Simd::kWidth);
+QUANTFARM_UNROLL
       for (int m = 0; m < MT; ++m) {
         const Simd::F value = Simd::broadcast(x[m * c.length + i]);
+QUANTFARM_UNROLL
         for (int v = 0; v < NV; ++v) acc[m][v] = Simd::fma(weight[v], value, acc[m][v]);
       }
     }

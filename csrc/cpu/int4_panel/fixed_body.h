@@ -27,11 +27,13 @@ constexpr float kTiniest = 1e-30f;
 
 struct Fixed {
   template <int MT, int NV>
-  static void finish(const Problem& p, const ChunkView& c, int j, int token, const Simd::I (&acc)[MT][NV], float* tile) {
+  QUANTFARM_INLINE static void finish(const Problem& p, const ChunkView& c, int j, int token, const Simd::I (&acc)[MT][NV], float* tile) {
+QUANTFARM_UNROLL
     for (int v = 0; v < NV; ++v) {
       const int64_t meta = c.meta + j + v * Simd::kWidth;
       const Simd::F scale = load_as_float(p.scales, meta, p.scale_type);
       const Simd::F zero = load_zero(p, meta, kMidpoint);
+QUANTFARM_UNROLL
       for (int m = 0; m < MT; ++m) {
         Simd::F sum = FixedSimd::to_float(acc[m][v]);
         if (p.zeros) sum = Simd::fnma(zero, Simd::broadcast(c.sum[token + m]), sum);
@@ -43,27 +45,33 @@ struct Fixed {
   }
 
   template <int MT, int NV>
-  static void direct_chunk(const Problem& p, const ChunkView& c, int j, int token, float* tile) {
+  QUANTFARM_NOINLINE static void direct_chunk(const Problem& p, const ChunkView& c, int j, int token, float* tile) {
     const FixedSimd::Table table = FixedSimd::table();
     const uint32_t* codes = c.codes + j;
     const int32_t* x = static_cast<const int32_t*>(c.values) + static_cast<int64_t>(token) * (c.length / 2);
     // Two sums for few tokens: one chain of dependent multiply-adds per vector could not fill both ports.
     constexpr int kSums = MT == 1 ? 2 : 1;
     Simd::I acc[kSums][MT][NV];
+QUANTFARM_UNROLL
     for (int s = 0; s < kSums; ++s) {
+QUANTFARM_UNROLL
       for (int m = 0; m < MT; ++m) {
+QUANTFARM_UNROLL
         for (int v = 0; v < NV; ++v) acc[s][m][v] = FixedSimd::zero();
       }
     }
     for (int r = 0; r < c.length / 2; r += 4, codes += c.width) {
       Simd::I words[NV];
+QUANTFARM_UNROLL
       for (int v = 0; v < NV; ++v) words[v] = Simd::load_words(codes + v * Simd::kWidth);
       prefetch_row<NV>(codes);
-#pragma GCC unroll 4
+QUANTFARM_UNROLL
       for (int i = 0; i < 4; ++i) {
+QUANTFARM_UNROLL
         for (int v = 0; v < NV; ++v) {
           const Simd::I weight = FixedSimd::decode(words[v], table);
           words[v] = Simd::next_code(words[v]);
+QUANTFARM_UNROLL
           for (int m = 0; m < MT; ++m) {
             Simd::I& sum = acc[i % kSums][m][v];
             sum = FixedSimd::dot(sum, weight, FixedSimd::broadcast(x[m * (c.length / 2) + r + i]));
@@ -71,7 +79,9 @@ struct Fixed {
         }
       }
     }
+QUANTFARM_UNROLL
     for (int m = 0; kSums == 2 && m < MT; ++m) {
+QUANTFARM_UNROLL
       for (int v = 0; v < NV; ++v) acc[0][m][v] = FixedSimd::add(acc[0][m][v], acc[kSums - 1][m][v]);
     }
     finish<MT, NV>(p, c, j, token, acc[0], tile);
@@ -86,7 +96,7 @@ struct Fixed {
       for (int r = 0; r < c.length; r += kWordCodes, codes += c.width) {
         Simd::I words = Simd::load_words(codes);
         prefetch_next_chunk(c, codes);
-#pragma GCC unroll 4
+QUANTFARM_UNROLL
         for (int i = 0; i < 4; ++i, to += kPanel) {
           FixedSimd::store(to, FixedSimd::decode(words, table));
           words = Simd::next_code(words);
@@ -96,19 +106,24 @@ struct Fixed {
   }
 
   template <int MT, int NV>
-  static void buffered_chunk(const Problem& p, const ChunkView& c, const void* buffer, int j, int token, float* tile) {
+  QUANTFARM_NOINLINE static void buffered_chunk(const Problem& p, const ChunkView& c, const void* buffer, int j, int token, float* tile) {
     const int32_t* weights = static_cast<const int32_t*>(buffer) + j;
     const int pairs = c.length / 2;
     const int32_t* x = static_cast<const int32_t*>(c.values) + static_cast<int64_t>(token) * pairs;
     Simd::I acc[MT][NV];
+QUANTFARM_UNROLL
     for (int m = 0; m < MT; ++m) {
+QUANTFARM_UNROLL
       for (int v = 0; v < NV; ++v) acc[m][v] = FixedSimd::zero();
     }
     for (int i = 0; i < pairs; ++i, weights += kPanel) {
       Simd::I weight[NV];
+QUANTFARM_UNROLL
       for (int v = 0; v < NV; ++v) weight[v] = FixedSimd::load(weights + v * Simd::kWidth);
+QUANTFARM_UNROLL
       for (int m = 0; m < MT; ++m) {
         const Simd::I value = FixedSimd::broadcast(x[m * pairs + i]);
+QUANTFARM_UNROLL
         for (int v = 0; v < NV; ++v) acc[m][v] = FixedSimd::dot(acc[m][v], weight[v], value);
       }
     }

@@ -7,6 +7,12 @@
 
 #include "problem.h"
 
+// Arrays of accumulators live in registers only if every loop over them is unrolled whole. Each chunk function is
+// kept a function of its own: inlined into one body, the allocator spills what the inner loops need.
+#define QUANTFARM_UNROLL _Pragma("GCC unroll 8")
+#define QUANTFARM_NOINLINE __attribute__((noinline))
+#define QUANTFARM_INLINE __attribute__((always_inline)) inline
+
 namespace {
 
 using namespace quantfarm::int4_panel;
