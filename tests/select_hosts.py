@@ -69,7 +69,6 @@ HOSTS: dict[str, Host] = {
     ),
     "H200": H200,
     "H200-NO-WHEEL": replace(H200, artifacts={}),
-    "H200-CPU-TORCH": replace(H200, torch_build="cpu", devices=(CPU,)),
     "TWO": accelerated("cuda", gpu(DEVICE.CUDA, "9.0", 0), gpu(DEVICE.CUDA, "8.9", 1)),
     "R9700": R9700,
     "MI355": accelerated("rocm", gpu(DEVICE.ROCM, "gfx950")),

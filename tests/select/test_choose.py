@@ -55,7 +55,7 @@ def requests(draw: st.DrawFn) -> Request:
     )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(request=requests(), name=st.sampled_from(sorted(HOSTS)))
 def test_the_choice_is_the_best_usable_one(request: Request, name: str) -> None:
     """The choice has no reason, every better one has one, and asking for the choice by name gives it again."""
@@ -75,7 +75,7 @@ def test_the_choice_is_the_best_usable_one(request: Request, name: str) -> None:
     assert select(named, host).chosen is selection.chosen
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(request=requests(), name=st.sampled_from(sorted(HOSTS)))
 def test_json_and_text_hold_the_same_candidates(request: Request, name: str) -> None:
     """The JSON form can be written out, and the text shows every candidate that it lists."""

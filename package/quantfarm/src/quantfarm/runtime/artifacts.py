@@ -112,23 +112,38 @@ def _older(found: str, target: str) -> bool:
 
 @cache
 def load_library(library: str) -> ArtifactState:
-    """Load a library into this process, once, and return what came of it; torch is imported only if files fit."""
+    """Load a library into this process, once, and return what came of it.
+
+    Torch is imported only if the files fit. Where it can not be imported the state stays unchecked: that fault is
+    torch's, and every record says so.
+    """
     state = describe_library(library)
     if state.status != "loaded":
         return state
     try:
         import torch
-
+    except (ImportError, OSError):
+        return state
+    try:
         torch.ops.load_library(state.path)  # type: ignore[no-untyped-call]
-        space = getattr(torch.ops, module_name(library))
-        names = [name for row in state.manifest["kernels"] for name in row.get("ops", ())]
-        missing = sorted({name for name in names if not hasattr(space, name)})
     except Exception as error:  # noqa: BLE001 - the one broad except; the text is the outcome
-        return _refused(state, str(error) or type(error).__name__)
+        return _refused(state, _words(error))
+    space = getattr(torch.ops, module_name(library))
+    names = {name for row in state.manifest["kernels"] for name in row.get("ops", ())}
+    missing = sorted(name for name in names if not hasattr(space, name))
     if missing:
         text = f"the library registers no operator {', '.join(missing)}"
         return replace(state, status="failed", text=text, checked=True)
     return replace(state, checked=True)
+
+
+def _words(error: BaseException) -> str:
+    """Return what was raised, the first cause first: torch wraps the loader's sentence in one of its own."""
+    texts = [str(error) or type(error).__name__]
+    while error.__cause__ is not None:
+        error = error.__cause__
+        texts.insert(0, str(error) or type(error).__name__)
+    return "; ".join(dict.fromkeys(texts))
 
 
 def _refused(state: ArtifactState, text: str) -> ArtifactState:
@@ -138,3 +153,8 @@ def _refused(state: ArtifactState, text: str) -> ArtifactState:
         text = f"built with torch {built}, found torch {_installed_torch() or 'none'}: {text}"
         return replace(state, status="wrong_abi", text=text, checked=True)
     return replace(state, status="failed", text=text, checked=True)
+
+
+def checksum_of(state: ArtifactState) -> str:
+    """Return the checksum of a state's library file, or an empty text where there is no file."""
+    return sha256(Path(state.path)) if state.path and Path(state.path).is_file() else ""
