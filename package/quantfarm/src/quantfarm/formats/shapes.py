@@ -1,0 +1,80 @@
+"""Shape and dtype checks of checkpoint tensors: every problem of a module in one error, with both numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from quantfarm.errors import TensorMismatch
+
+WORDS = (torch.int32,)
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+INDICES = (torch.int32, torch.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One side of a tensor: what it counts, how many there must be, and from what the number follows."""
+
+    counts: str
+    needed: int
+    because: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """One tensor of a module: suffix, sides, possible dtypes, and whether it may be absent."""
+
+    name: str
+    sides: tuple[Side, ...]
+    dtypes: tuple[torch.dtype, ...]
+    optional: bool = False
+
+
+def problems(tensors: Mapping[str, torch.Tensor], expected: Sequence[Expected]) -> list[str]:
+    """Return one line per thing that is not as expected; empty when the tensors fit."""
+    return [line for entry in expected for line in _lines(tensors.get(entry.name), entry)]
+
+
+def line(name: str, what: str, needs: object, got: object) -> str:
+    """Return the line of an error for one property of one tensor."""
+    return f"{name:<14} {what}: needs {needs}, got {got}"
+
+
+def refuse(module: str, lines: Sequence[str], source: str) -> None:
+    """Raise TensorMismatch with every line, or return when there is none."""
+    if lines:
+        raise TensorMismatch(
+            f"cannot load {module}: tensors do not match the settings",
+            lines=lines,
+            remedy=f"the file is padded or the settings are of another checkpoint; compare {source or 'the settings'} "
+            "with the tensor list",
+        )
+
+
+def missing(tensors: Mapping[str, torch.Tensor], names: Sequence[str]) -> list[str]:
+    """Return one line per tensor that a layout can not do without, so that K and N can be taken from the rest."""
+    return [line(name, "tensor", "one", "none") for name in names if name not in tensors]
+
+
+def flat(tensors: Mapping[str, torch.Tensor], names: Sequence[str]) -> list[str]:
+    """Return one line per matrix that does not have two sides."""
+    return [line(name, "shape", "2 sides", list(tensors[name].shape)) for name in names if tensors[name].dim() != 2]
+
+
+def _lines(tensor: torch.Tensor | None, entry: Expected) -> Iterator[str]:
+    if tensor is None:
+        if not entry.optional:
+            yield line(entry.name, "tensor", [side.needed for side in entry.sides], "none")
+        return
+    if tensor.dtype not in entry.dtypes:
+        names = " or ".join(str(d).removeprefix("torch.") for d in entry.dtypes)
+        yield line(entry.name, "dtype", names, str(tensor.dtype).removeprefix("torch."))
+    if tensor.dim() != len(entry.sides):
+        yield line(entry.name, "shape", [side.needed for side in entry.sides], list(tensor.shape))
+        return
+    for side, got in zip(entry.sides, tensor.shape, strict=True):
+        if side.needed != got:
+            yield line(entry.name, side.counts, f"{side.needed} ({side.because})", got)
