@@ -13,7 +13,7 @@ from quantfarm.declare.spec import Accepts, KernelSpec
 from quantfarm.select.check_device import device_reasons
 from quantfarm.select.check_install import install_reasons
 from quantfarm.select.host import Host
-from quantfarm.select.pairs import FORMATS_OF
+from quantfarm.select.pairs import FORMATS_OF, allowed_backends, forced_dtype
 from quantfarm.select.request import Request
 
 
@@ -48,6 +48,9 @@ def _format(spec: KernelSpec, request: Request) -> Iterator[Reason]:
     if spec.method is not request.method or request.format not in spec.formats:
         reads = ", ".join(f"{spec.method.value}/{f.value}" for f in spec.formats)
         yield Reason("format", reads, f"{request.method.value}/{request.format.value}")
+    allowed = allowed_backends(request.method, request.format)
+    if allowed and spec.backend not in allowed:
+        yield Reason("loader_rule", one_of(tuple(b.value for b in allowed)), spec.backend.value)
 
 
 def _scheme(spec: KernelSpec, request: Request) -> Iterator[Reason]:
@@ -80,8 +83,11 @@ def _group(row: Accepts, spec: KernelSpec, request: Request) -> Iterator[Reason]
 
 def _numbers(spec: KernelSpec, request: Request) -> Iterator[Reason]:
     dtype = request.activation_dtype
+    forced = forced_dtype(request.method, request.format)
     if dtype is not None and dtype not in spec.activations:
         yield Reason("activation_dtype", one_of(spec.activations), dtype)
+    elif dtype is not None and forced and dtype != forced:
+        yield Reason("activation_dtype", forced, dtype, note=f"the format {request.format.value} demands it")
     if request.pack_dtype not in spec.pack_dtypes:
         yield Reason("pack_dtype", one_of(spec.pack_dtypes), request.pack_dtype)
 

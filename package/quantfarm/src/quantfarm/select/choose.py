@@ -11,12 +11,12 @@ from quantfarm.declare.spec import KernelSpec
 from quantfarm.errors import KernelRefused
 from quantfarm.select.cache import CHECKS
 from quantfarm.select.host import Host, probe
-from quantfarm.select.pairs import FORMATS_OF
+from quantfarm.select.pairs import FORMATS_OF, forced_dtype
 from quantfarm.select.request import Request, normalize_devices
 from quantfarm.select.selection import Candidate, Selection
 from quantfarm.select.wording import lost_note, refusal
 
-__all__ = ["Candidate", "Selection", "choose", "select", "survey"]
+__all__ = ["Candidate", "Selection", "choose", "select", "strictly_refused", "survey"]
 
 _PREFERS_TRAINABLE = (METHOD.GPTQ, METHOD.AWQ)
 """Methods whose models are opened with AUTO and switched to training later."""
@@ -40,17 +40,24 @@ def select(request: Request, host: Host | None = None) -> Selection:
 def choose(request: Request, host: Host, kernels: Kernels) -> Selection:
     """Choose among the given records, or raise KernelRefused with every candidate's reasons."""
     selection = survey(request, host, kernels)
-    lost = [c for c in selection.ahead if c.lost_to_installation and (c.priority or 0) > 0]
-    strict = host.settings.strict and selection.request.automatic and bool(lost)
+    strict = strictly_refused(selection, host)
     if selection.chosen is None or strict:
         raise KernelRefused(refusal(selection, host, strict=strict), trace=selection)
     return selection
 
 
+def strictly_refused(selection: Selection, host: Host) -> bool:
+    """Say whether the strict switch refuses a choice: a candidate ahead of it is lost to the installation."""
+    lost = any(c.lost_to_installation and (c.priority or 0) > 0 for c in selection.ahead)
+    return host.settings.strict and selection.request.automatic and lost
+
+
 def survey(request: Request, host: Host, kernels: Kernels) -> Selection:
     """Check every candidate and choose, but raise nothing for a refusal: ``chosen`` is then None."""
-    devices = normalize_devices(request.devices or None, host)
-    request = replace(request, devices=devices)
+    forced = forced_dtype(request.method, request.format)
+    dtype = request.activation_dtype or forced or None
+    open_dtype = bool(forced) and request.activation_dtype is None
+    request = replace(request, devices=normalize_devices(request.devices or None, host), activation_dtype=dtype)
     if request.format not in FORMATS_OF[request.method]:
         return Selection(request=request, chosen=None, trace=(_no_such_pair(request),))
     automatic = request if request.automatic else replace(request, backend=BACKEND.AUTO)
@@ -65,7 +72,8 @@ def survey(request: Request, host: Host, kernels: Kernels) -> Selection:
         trace = (first, *others)
         chosen = named if first.usable else None
     selection = Selection(request=request, chosen=chosen, trace=trace)
-    return replace(selection, notes=_notes(selection, host))
+    said = (f"activations are {forced}: the format {request.format.value} demands it",) if open_dtype else ()
+    return replace(selection, notes=(*said, *_notes(selection, host)))
 
 
 def ordered(request: Request, kernels: Kernels) -> Kernels:

@@ -63,11 +63,26 @@ def advice(selection: Selection, host: Host, *, strict: bool = False) -> str:
     if strict:
         other = "unset QUANTFARM_STRICT to accept the slower backend"
     first_only = bool(usable) and not selection.request.automatic
-    for candidate in selection.trace[:1] if first_only else selection.trace:
+    nearest = sorted(selection.trace, key=lambda candidate: len(candidate.reasons))
+    for candidate in selection.trace[:1] if first_only else nearest:
         fix = command(candidate.reasons[0], candidate.backend, host) if candidate.lost_to_installation else ""
         if fix:
             return f"{fix}    or {other}" if other else fix
     return other or setting_advice([reason for candidate in selection.trace for reason in candidate.reasons])
+
+
+def improvement(selection: Selection, host: Host) -> str:
+    """Return what would change a successful choice: the first thing missing and what provides it, or nothing."""
+    if selection.chosen is None or not selection.ahead or not selection.request.automatic:
+        return ""
+    for candidate in selection.ahead:
+        if candidate.usable:
+            return f'{candidate.backend.value} runs when it is asked for: backend="{candidate.backend.value}"'
+        fix = command(candidate.reasons[0], candidate.backend, host) if candidate.lost_to_installation else ""
+        if fix:
+            return f"{candidate.backend.value} needs {candidate.reasons[0].need}: {fix}"
+    first = selection.ahead[0]
+    return f"{first.backend.value} needs {first.reasons[0].need} ({first.reasons[0].code})"
 
 
 _SETTINGS = (

@@ -1,0 +1,168 @@
+"""The commands. Errors of the project end with their own text and exit code, never with a traceback."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from quantfarm import __version__
+from quantfarm.cli.layers import LayerKind, layer_kinds
+from quantfarm.cli.options import ConvertOptions, ExplainOptions, Json, command
+from quantfarm.declare.device import CPU_LEVELS, parse_arch
+from quantfarm.declare.names import DEVICE, BadType, UnknownName, normalize_format, normalize_method
+from quantfarm.declare.registry import KERNELS
+from quantfarm.declare.scheme import Scheme
+from quantfarm.doctor.finding import COULD_NOT_LOOK
+from quantfarm.doctor.report import doctor as examine
+from quantfarm.doctor.text import as_text as report_text
+from quantfarm.errors import KernelRefused, QuantfarmError
+from quantfarm.select.choose import strictly_refused, survey
+from quantfarm.select.explain import as_text
+from quantfarm.select.host import LEVEL_FEATURES, Host, HostDevice, probe
+from quantfarm.select.pairs import FORMATS_OF
+from quantfarm.select.request import Device, Request, normalize_devices
+from quantfarm.select.selection import Selection
+from quantfarm.select.wording import advice, improvement
+
+SHOWN_MODULES = 3
+"""Module names printed for one kind of layer; the JSON form has them all."""
+
+app = typer.Typer(name="quantfarm", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+def run() -> None:
+    """Run the command line; an error of the project goes to stderr and ends with its exit code."""
+    try:
+        app()
+    except (QuantfarmError, UnknownName, BadType) as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"quantfarm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    *,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    """Quantized linear layers with the best kernel for each layer and device, and the reason for every choice."""
+
+
+@app.command()
+def doctor(*, json: Json = False) -> None:
+    """Say what is installed, what loads, which backends run here, and what to do. Exit code 0, 1 or 2."""
+    try:
+        report = examine()
+    except QuantfarmError as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(COULD_NOT_LOOK) from None
+    _show(report.as_json() if json else report_text(report))
+    raise typer.Exit(report.exit_code)
+
+
+@command(app, ExplainOptions)
+def explain(options: ExplainOptions) -> None:
+    """Say which backend runs a layer, or each kind of layer of a checkpoint, and why every better one does not."""
+    host = suppose(probe(), options.arch) if options.arch else probe()
+    devices = normalize_devices(options.device or (_supposed(host) if options.arch else None), host)
+    if options.path is None:
+        kinds: tuple[LayerKind, ...] = (LayerKind(request=_request(options, devices), modules=()),)
+    else:
+        kinds = layer_kinds(options.path, devices, options.backend, options.dtype)
+    selections = [survey(kind.request, host, KERNELS) for kind in kinds]
+    refused = [s for s in selections if s.chosen is None or strictly_refused(s, host)]
+    if options.json:
+        rows = [_row(kind, selection, host) for kind, selection in zip(kinds, selections, strict=True)]
+        _show(rows[0] if options.path is None else {"schema": "quantfarm-layers", "layers": rows})
+    else:
+        _show("\n\n".join(_text(k, s, host) for k, s in zip(kinds, selections, strict=True)))
+    raise typer.Exit(KernelRefused.exit_code if refused else 0)
+
+
+@command(app, ConvertOptions)
+def convert(options: ConvertOptions) -> None:
+    """Quantize a dense checkpoint by rounding to nearest, and write it in a format that other programs read."""
+    from quantfarm.load.convert import convert as write
+
+    result = write(
+        options.source,
+        options.target,
+        bits=options.bits,
+        group_size=options.group_size,
+        sym=options.sym,
+        desc_act=options.desc_act,
+        format=normalize_format(options.format),
+    )
+    _show(str(result) if result is not None else f"wrote {options.target}")
+
+
+def suppose(host: Host, arch: str) -> Host:
+    """Return the host as if it had one device of a target, with a torch build for it; everything else stays."""
+    target = parse_arch(arch)
+    if target.family is DEVICE.CPU:
+        level = CPU_LEVELS[target.major]
+        cpu = HostDevice(family=DEVICE.CPU, arch=target, name="supposed")
+        return replace(host, machine="x86_64", cpu_features=frozenset(LEVEL_FEATURES[level]), devices=(cpu,))
+    device = HostDevice(family=target.family, arch=target, name="supposed")
+    build = host.torch_build if target.family is DEVICE.MPS or host.torch_build == "none" else target.family.value
+    return replace(host, devices=(device, *host.of_family(DEVICE.CPU)), torch_build=build)
+
+
+def _supposed(host: Host) -> Device:
+    return Device(host.devices[0].family)
+
+
+def _request(options: ExplainOptions, devices: tuple[Device, ...]) -> Request:
+    method = normalize_method(options.method)
+    return Request(
+        method=method,
+        format=normalize_format(options.format) if options.format.strip() else FORMATS_OF[method][0],
+        scheme=Scheme(bits=options.bits, group_size=options.group_size, sym=options.sym, act_order=options.desc_act),
+        in_features=options.in_features,
+        out_features=options.out_features,
+        activation_dtype=options.dtype.strip() or None,
+        devices=devices,
+        backend=options.backend,  # type: ignore[arg-type]
+    )
+
+
+def next_step(selection: Selection, host: Host) -> str:
+    """Return what would change the answer: the remedy of a refusal, or the way to a better backend."""
+    strict = strictly_refused(selection, host)
+    if selection.chosen is None or strict:
+        return advice(selection, host, strict=strict)
+    return improvement(selection, host)
+
+
+def _row(kind: LayerKind, selection: Selection, host: Host) -> dict[str, Any]:
+    named = {"modules": list(kind.modules)} if kind.modules else {}
+    return named | selection.as_json() | {"next": next_step(selection, host)}
+
+
+def _text(kind: LayerKind, selection: Selection, host: Host) -> str:
+    lines = []
+    if kind.modules:
+        more = len(kind.modules) - SHOWN_MODULES
+        names = ", ".join(kind.modules[:SHOWN_MODULES]) + (f" and {more} more" if more > 0 else "")
+        lines.append(f"{len(kind.modules)} layers: {names}")
+    lines.append(as_text(selection))
+    if strictly_refused(selection, host):
+        lines.append("refused: QUANTFARM_STRICT is set and a faster backend is missing because of the installation")
+    step = next_step(selection, host)
+    return "\n".join([*lines, f"next: {step}"] if step else lines)
+
+
+def _show(content: str | dict[str, Any]) -> None:
+    text = content if isinstance(content, str) else json.dumps(content, indent=2)
+    Console(highlight=False, soft_wrap=True).print(Text(text))

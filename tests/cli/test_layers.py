@@ -1,0 +1,102 @@
+"""Checkpoints explained from settings and headers alone."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quantfarm.cli.layers import layer_kinds, read_header
+from quantfarm.errors import CheckpointError
+
+GPTQ = {
+    "quant_method": "gptq",
+    "bits": 4,
+    "group_size": 128,
+    "sym": True,
+    "desc_act": False,
+    "checkpoint_format": "gptq",
+}
+
+
+def write_tensors(path: Path, shapes: dict[str, tuple[str, list[int]]]) -> None:
+    """Write a safetensors file whose header is right and whose data are missing: nobody reads them."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    header |= {n: {"dtype": d, "shape": s, "data_offsets": [0, 0]} for n, (d, s) in shapes.items()}
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text)
+
+
+def checkpoint(folder: Path, settings: dict[str, Any], *files: dict[str, tuple[str, list[int]]]) -> Path:
+    """Write a checkpoint with settings in config.json."""
+    config = {"dtype": "bfloat16", "quantization_config": settings}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    for number, shapes in enumerate(files):
+        write_tensors(folder / f"model-{number}.safetensors", shapes)
+    return folder
+
+
+def test_layers_of_one_kind_are_told_once(tmp_path: Path) -> None:
+    """Modules with the same needs are one kind; shapes, scheme and dtype come from headers and settings."""
+    shapes: dict[str, tuple[str, list[int]]] = {"embed.weight": ("BF16", [10, 10])}
+    for layer in range(2):
+        for name, k, n in (("q", 512, 256), ("down", 1024, 512)):
+            shapes[f"layers.{layer}.{name}.qweight"] = ("I32", [k // 8, n])
+    kinds = layer_kinds(checkpoint(tmp_path, GPTQ, shapes), (), "auto")
+    assert [kind.modules for kind in kinds] == [
+        ("layers.0.q", "layers.1.q"),
+        ("layers.0.down", "layers.1.down"),
+    ]
+    assert str(kinds[1].request) == "GPTQ int4 g128 sym, K=1024 N=512, bf16, on the default device"
+
+
+def test_awq_and_sharded(tmp_path: Path) -> None:
+    """AWQ words lie along the outputs; more than one file is a sharded checkpoint."""
+    settings = {"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True, "version": "gemm"}
+    one, two = ({f"{name}.qweight": ("I32", [512, 32])} for name in "ab")
+    (kind,) = layer_kinds(checkpoint(tmp_path, settings, one, two), (), "", "fp16")
+    assert str(kind.request) == "AWQ/GEMM int4 g64 asym, K=512 N=256, fp16, sharded, on the default device"
+    assert kind.modules == ("a", "b")
+
+
+def test_rules_by_module_are_obeyed(tmp_path: Path) -> None:
+    """A module with other settings is a kind of its own, and an excluded one is none; K comes from the index."""
+    settings = GPTQ | {"dynamic": {r"-:.*c$": {}, r".*b$": {"bits": 8}}, "desc_act": True}
+    shapes = {f"{name}.qweight": ("I32", [64, 32]) for name in ("a", "b", "c")}
+    shapes |= {"a.g_idx": ("I32", [500]), "a.scales": ("F16", [4, 32])}
+    kinds = layer_kinds(checkpoint(tmp_path, settings, shapes), (), "auto")
+    assert [(k.modules, k.request.in_features, k.request.scheme.bits) for k in kinds] == [
+        (("a",), 500, 4),
+        (("b",), 256, 8),
+    ]
+    assert kinds[0].request.scheme.act_order
+
+
+def test_the_dtype_of_scales_is_the_last_resort(tmp_path: Path) -> None:
+    """Without a dtype in config.json the scales decide."""
+    (tmp_path / "quantize_config.json").write_text(json.dumps(GPTQ), encoding="utf-8")
+    write_tensors(tmp_path / "m.safetensors", {"a.qweight": ("I32", [64, 32]), "a.scales": ("F16", [4, 32])})
+    (kind,) = layer_kinds(tmp_path, (), "auto")
+    assert kind.request.activation_dtype == "float16"
+
+
+@pytest.mark.parametrize("content", [b"", b"\x01", struct.pack("<Q", 50) + b"{", struct.pack("<Q", 2**60) + b"{}"])
+def test_files_that_are_none(content: bytes, tmp_path: Path) -> None:
+    """A cut or foreign file is an error that names it, whatever length it claims."""
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"m\.safetensors"):
+        read_header(path)
+
+
+def test_folders_without_layers(tmp_path: Path) -> None:
+    """A folder without tensor files, or without quantized layers, says so."""
+    checkpoint(tmp_path, GPTQ)
+    with pytest.raises(CheckpointError, match=r"no \*\.safetensors file"):
+        layer_kinds(tmp_path, (), "auto")
+    write_tensors(tmp_path / "m.safetensors", {"a.weight": ("F16", [4, 4])})
+    with pytest.raises(CheckpointError, match="cannot find quantized layers"):
+        layer_kinds(tmp_path, (), "auto")
