@@ -198,16 +198,9 @@ class QuantLinear(nn.Module):
         for name, packed in self._tensor.codes_to_source(self.codes()).items():
             destination[prefix + name] = packed
 
-    def _load_from_state_dict(  # noqa: PLR0913, PLR0917 - torch's signature
-        self,
-        state_dict: Mapping[str, torch.Tensor],
-        prefix: str,
-        local_metadata: Mapping[str, Any],  # noqa: ARG002
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
+    def _load_from_state_dict(self, state_dict: Mapping[str, torch.Tensor], prefix: str, *rest: Any) -> None:
+        """Take checkpoint tensors; ``rest`` is torch's metadata, strict, and three lists for what went wrong."""
+        _, strict, missing_keys, unexpected_keys, error_msgs = rest
         own = self.checkpoint_tensors()
         given = {name: state_dict[prefix + name] for name in own if prefix + name in state_dict}
         missing_keys.extend(prefix + name for name in own if name not in given and strict)

@@ -60,31 +60,37 @@ def tiles(tensor: QuantTensor, rows: int) -> Iterator[Tile]:
     step = _tile_rows(tensor, (_SMALL_TILE if rows <= _FEW_ROWS else _LARGE_TILE) // columns)
     for n0 in range(0, tensor.n, columns):
         n1 = min(n0 + columns, tensor.n)
+        block = _Columns(
+            codes=tensor.codes[:, n0:n1],
+            offsets=tensor.zeros[:, n0:n1].to(torch.float32).add_(_MAGIC),
+            scales=tensor.scales[:, n0:n1].to(torch.float32),
+        )
         for k0 in range(0, tensor.k, step):
             k1 = min(k0 + step, tensor.k)
-            yield Tile(k0, k1, n0, n1, decode_tile(tensor, k0, k1, n0, n1))
+            yield Tile(k0, k1, n0, n1, _decoded(tensor, block, k0, k1))
 
 
-def decode_tile(tensor: QuantTensor, k0: int, k1: int, n0: int, n1: int) -> torch.Tensor:
-    """Decode ``(q - z) * s`` of rows ``k0:k1`` and columns ``n0:n1`` of W^T as fp32; ``k0`` is a multiple of 32."""
-    assert tensor.codes is not None
-    values = _codes_as_magic(tensor.codes[:, n0:n1], tensor.scheme.bits, k0, k1)
-    zeros, scales = tensor.zeros[:, n0:n1], tensor.scales[:, n0:n1]
+class _Columns(NamedTuple):
+    """A block of columns: packed codes, 2^23 + zero and scale in fp32 [G, n]."""
+
+    codes: torch.Tensor
+    offsets: torch.Tensor
+    scales: torch.Tensor
+
+
+def _decoded(tensor: QuantTensor, block: _Columns, k0: int, k1: int) -> torch.Tensor:
+    """Decode ``(q - z) * s`` of rows ``k0:k1`` as fp32 [k1 - k0, n]; ``k0`` is a multiple of 32."""
+    values = _codes_as_magic(block.codes, tensor.scheme.bits, k0, k1)
     size = tensor.group_size
-    if tensor.g_idx is not None:
-        chosen: torch.Tensor | slice = tensor.g_idx[k0:k1].to(torch.int64)
-    elif k0 % size == 0 and (k1 - k0) % size == 0:
-        grouped = values.view(-1, size, n1 - n0)
+    if tensor.g_idx is None and k0 % size == 0 and (k1 - k0) % size == 0:
         chosen = slice(k0 // size, k1 // size)
-        grouped.sub_((zeros[chosen].to(torch.float32) + _MAGIC).unsqueeze(1))
-        grouped.mul_(scales[chosen].to(torch.float32).unsqueeze(1))
+        grouped = values.view(-1, size, values.shape[1])
+        grouped.sub_(block.offsets[chosen].unsqueeze(1)).mul_(block.scales[chosen].unsqueeze(1))
         return values
-    elif k0 // size == (k1 - 1) // size:
-        chosen = slice(k0 // size, k0 // size + 1)
-    else:
-        chosen = torch.arange(k0, k1, device=values.device) // size
-    values.sub_(zeros[chosen].to(torch.float32) + _MAGIC)
-    return values.mul_(scales[chosen].to(torch.float32))
+    if tensor.g_idx is None and k0 // size == (k1 - 1) // size:
+        return values.sub_(block.offsets[k0 // size]).mul_(block.scales[k0 // size])
+    groups = torch.arange(k0, k1, device=values.device) // size if tensor.g_idx is None else tensor.g_idx[k0:k1]
+    return values.sub_(block.offsets.index_select(0, groups)).mul_(block.scales.index_select(0, groups))
 
 
 def _tile_rows(tensor: QuantTensor, wanted: int) -> int:

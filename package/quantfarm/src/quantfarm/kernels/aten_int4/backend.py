@@ -16,8 +16,8 @@ from quantfarm.runtime.epilogue import finish
 from quantfarm.runtime.launches import LaunchCounter
 
 _LAUNCHES = LaunchCounter()
-_DECODE_ABOVE_EXACT = 128
-_DECODE_ABOVE = 24
+_DECODE_ABOVE_EXACT = 64
+_DECODE_ABOVE = 10
 """More rows than this and decoding tiles once is cheaper than several passes (measured, NOTES.md)."""
 
 
