@@ -29,10 +29,10 @@ QUANTFARM_UNROLL
   }
 
   template <int MT, int NV, bool kZeros>
-  QUANTFARM_NOINLINE static void direct(const Problem& p, const ChunkView& c, int j, int token, float* tile) {
+  QUANTFARM_NOINLINE static void direct(const Problem& p, const ChunkView& c, int j, float* tile) {
     const Simd::Table table = Simd::table();
     const uint32_t* codes = c.codes + j;
-    const float* x = static_cast<const float*>(c.values) + static_cast<int64_t>(token) * c.length;
+    const float* x = static_cast<const float*>(c.values);
     Simd::F acc[MT][NV], zero[NV];
 QUANTFARM_UNROLL
     for (int m = 0; m < MT; ++m) {
@@ -64,9 +64,9 @@ QUANTFARM_UNROLL
   }
 
   template <int MT, int NV>
-  static void direct_chunk(const Problem& p, const ChunkView& c, int j, int token, float* tile) {
-    if (p.zeros || Simd::kOrigin != kMidpoint) direct<MT, NV, true>(p, c, j, token, tile);
-    else direct<MT, NV, false>(p, c, j, token, tile);
+  static void direct_chunk(const Problem& p, const ChunkView& c, int j, float* tile) {
+    if (p.zeros || Simd::kOrigin != kMidpoint) direct<MT, NV, true>(p, c, j, tile);
+    else direct<MT, NV, false>(p, c, j, tile);
   }
 
   // Decodes one chunk of a panel to floats, [input][column].
@@ -115,7 +115,11 @@ QUANTFARM_UNROLL
     finish<MT, NV>(p, c.meta + j, acc, tile + j);
   }
 
-  // Bytes of a value of x and of a decoded chunk.
+  template <int MT>
+  static constexpr int direct_vectors() {
+    return Simd::kDirectVectors;
+  }
+
   using Value = float;
   static constexpr int kBufferBytes = kMaxChunk * kPanel * 4;
 };

@@ -75,6 +75,29 @@ struct FixedSimd {
     }
     return _mm512_reduce_add_epi32(sum);
   }
+
+  // Turns eight int16 in word order into bytes: high bytes of inputs 0 2 4 6, of 1 3 5 7, then the low bytes alike.
+  // v = 256 * high + low with low from -128 to 127, so both planes are signed.
+  static void split_bytes(int16_t* values, int length) {
+    // Word order 0 4 1 5 2 6 3 7: input 0 is at position 0, 2 at 4, 4 at 1, 6 at 5; 1 at 2, 3 at 6, 5 at 3, 7 at 7.
+    const __m128i order = _mm_setr_epi8(0, 8, 2, 10, 4, 12, 6, 14, -1, -1, -1, -1, -1, -1, -1, -1);
+    for (int i = 0; i < length; i += 8) {
+      __m128i* at = (__m128i*)(values + i);
+      const __m128i v = _mm_loadu_si128(at);
+      const __m128i high = _mm_srai_epi16(_mm_add_epi16(v, _mm_set1_epi16(128)), 8);
+      _mm_storeu_si128(at, _mm_unpacklo_epi64(_mm_shuffle_epi8(high, order), _mm_shuffle_epi8(v, order)));
+    }
+  }
+
+  // Codes of even and odd inputs of eight as unsigned bytes.
+  static I even_codes(I words) { return _mm512_and_si512(words, _mm512_set1_epi8(15)); }
+  static I odd_codes(I words) { return _mm512_and_si512(_mm512_srli_epi32(words, 4), _mm512_set1_epi8(15)); }
+  // sum + four unsigned bytes times four signed bytes, in each 32-bit lane.
+  static I dot_bytes(I sum, I codes, I x) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(x));
+    return sum;
+  }
+  static I join_bytes(I high, I low) { return _mm512_add_epi32(_mm512_slli_epi32(high, 8), low); }
 };
 
 }  // namespace

