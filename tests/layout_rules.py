@@ -28,7 +28,7 @@ ARROWS: dict[str, set[str]] = {
     "kernels": {*_LOW, "runtime", "formats.quant_tensor", "kernels"},
     "load": {*_LOW, "formats", "reference", "select", "runtime", "load"},
     "doctor": {*_LOW, "select", "runtime.artifacts", "doctor"},
-    "cli": {*_LOW, "select", "doctor", "load", "formats"},
+    "cli": {*_LOW, "select", "doctor", "load", "formats", "cli"},
 }
 """Folder (or module) of quantfarm -> what it may import of quantfarm; ``__init__`` may import what it forwards to."""
 
