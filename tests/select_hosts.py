@@ -88,5 +88,6 @@ HOSTS: dict[str, Host] = {
     "STRICT-ABSENT": replace(BASE, artifacts={}, settings=Settings(strict=True)),
     "STRICT-H200": replace(H200, artifacts={}, settings=Settings(strict=True)),
     "ISA-VNNI": replace(BASE, cpu_features=AVX512 | {"avx512_bf16"}, settings=Settings(cpu_isa="avx512_vnni")),
+    "ISA-NOT-HELD": replace(BASE, artifacts=ONLY_VNNI, settings=Settings(cpu_isa="avx2")),
     "ISA-AVX2": replace(BASE, settings=Settings(cpu_isa="avx2")),
 }

@@ -33,7 +33,7 @@ class Cli:
 
     def on(self, host: Host) -> None:
         """Let every probe return this host."""
-        self.patch.setattr(app, "probe", lambda: host)
+        self.patch.setattr(app, "probe", lambda **_: host)
         self.patch.setattr(app, "examine", lambda: examine(host))
 
     def __call__(self, *words: str) -> tuple[int, str, str]:

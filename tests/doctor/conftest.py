@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from doctor_wheels import compile_library
 
 from quantfarm import __version__
 from quantfarm.runtime.artifacts import sha256
 
 LEVELS = ["x86_64_avx2", "x86_64_avx512", "x86_64_avx512_vnni"]
 MakeWheel = Callable[..., Path]
-
-
-def compile_library(source: str, target: Path) -> None:
-    """Compile a few lines of C to a shared library, or skip where there is no compiler."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    code = target.with_suffix(".c")
-    code.write_text(source, encoding="utf-8")
-    command = [compiler, "-shared", "-fPIC", "-o", str(target), str(code)]
-    subprocess.run(command, check=True, capture_output=True)
-    code.unlink()
 
 
 @pytest.fixture

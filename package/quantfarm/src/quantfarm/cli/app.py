@@ -18,6 +18,7 @@ from quantfarm.declare.device import CPU_LEVELS, parse_arch
 from quantfarm.declare.names import DEVICE, BadType, UnknownName, normalize_format, normalize_method
 from quantfarm.declare.registry import KERNELS
 from quantfarm.declare.scheme import Scheme
+from quantfarm.doctor.child import load_or_read
 from quantfarm.doctor.finding import COULD_NOT_LOOK
 from quantfarm.doctor.report import doctor as examine
 from quantfarm.doctor.text import as_text as report_text
@@ -74,7 +75,9 @@ def doctor(*, json: Json = False) -> None:
 @command(app, ExplainOptions)
 def explain(options: ExplainOptions) -> None:
     """Say which backend runs a layer, or each kind of layer of a checkpoint, and why every better one does not."""
-    host = suppose(probe(), options.arch) if options.arch else probe()
+    host = probe(load_artifact=load_or_read)
+    if options.arch:
+        host = suppose(host, options.arch)
     devices = normalize_devices(options.device or (_supposed(host) if options.arch else None), host)
     if options.path is None:
         kinds: tuple[LayerKind, ...] = (LayerKind(request=_request(options, devices), modules=()),)
@@ -84,7 +87,7 @@ def explain(options: ExplainOptions) -> None:
     refused = [s for s in selections if s.chosen is None or strictly_refused(s, host)]
     if options.json:
         rows = [_row(kind, selection, host) for kind, selection in zip(kinds, selections, strict=True)]
-        _show(rows[0] if options.path is None else {"schema": "quantfarm-layers", "layers": rows})
+        _show(rows[0] if options.path is None else {"schema": "quantfarm-layers/1", "layers": rows})
     else:
         _show("\n\n".join(_text(k, s, host) for k, s in zip(kinds, selections, strict=True)))
     raise typer.Exit(KernelRefused.exit_code if refused else 0)

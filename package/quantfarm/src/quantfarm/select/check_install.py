@@ -12,7 +12,7 @@ from quantfarm.declare.device import CPU_LEVELS, best_code, parse_arch
 from quantfarm.declare.names import DEVICE
 from quantfarm.declare.reason import Reason
 from quantfarm.declare.spec import ArtifactKind, KernelSpec
-from quantfarm.select.check_device import declared_for, host_devices, targets_of
+from quantfarm.select.check_device import declared_for, host_devices, short_level, targets_of
 from quantfarm.select.host import Host
 from quantfarm.select.request import Request
 
@@ -67,18 +67,22 @@ def _got(state: ArtifactState) -> str:
 
 def _device_code(spec: KernelSpec, request: Request, host: Host, held: tuple[str, ...]) -> Iterator[Reason]:
     codes = tuple(parse_arch(name) for name in held)
+    forced = next((level for level in CPU_LEVELS if short_level(level) == host.settings.cpu_isa), "")
+    levels = [forced] if forced and host.runs_level(forced) else list(CPU_LEVELS)
     for asked in request.devices:
         targets = targets_of(spec, asked.family)
         for device in host_devices(asked, host):
             if targets is None or not declared_for(targets, device, host):
                 continue
             if asked.family is DEVICE.CPU:
-                serves = any(name in CPU_LEVELS and host.runs_level(name) for name in held)
+                serves = any(host.runs_level(level) for level in levels if level in held)
             else:
                 serves = device.arch is not None and best_code(codes, device.arch) is not None
             if not serves:
-                got = str(device.arch) if device.arch else host.machine
-                yield Reason("artifact_device", ", ".join(held), got, device=str(device))
+                got = str(device.arch) if device.arch else short_level(host.cpu_level)
+                note = f"QUANTFARM_CPU_ISA asks for {short_level(forced)}" if forced else ""
+                need = "a device that its code serves"
+                yield Reason("artifact_device", f"{need}: {', '.join(held)}", got, device=str(device), note=note)
 
 
 def _packages(spec: KernelSpec, host: Host) -> Iterator[Reason]:

@@ -10,7 +10,7 @@ from quantfarm.declare.reason import Reason
 from quantfarm.declare.spec import KernelSpec
 from quantfarm.select.request import Request
 
-SCHEMA = "quantfarm-selection"
+SCHEMA = "quantfarm-selection/1"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,6 @@ from quantfarm.select.remedy import command
 from quantfarm.select.request import Request
 from quantfarm.select.selection import Candidate, Selection
 
-PORTABLE_COST = "the portable path writes and reads dense weights on every call"
-
 
 def describe(request: Request, host: Host) -> str:
     """Return the request in one line, each device with its exact target where it is known."""
