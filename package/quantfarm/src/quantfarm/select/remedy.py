@@ -58,8 +58,10 @@ def command(reason: Reason, backend: BACKEND, host: Host) -> str:
         return install_torch()
     if reason.code in ("artifact_skipped", "artifact_wrong_abi", "artifact_failed"):
         return reinstall_library(library) if library else ""
-    if reason.code in ("toolchain_torch", "toolchain_operator"):
+    if reason.code == "toolchain_torch":
         return install_torch(spec.toolchain.torch if spec else OLDEST_TORCH)
+    if reason.code == "toolchain_operator":
+        return f"{installer()} --upgrade torch"
     if reason.code in ("toolchain_triton", "package_absent", "package_too_old"):
         return f'{installer()} "{needed}"'
     return ""

@@ -48,10 +48,10 @@ def verdict(candidate: Candidate) -> str:
 
 
 def lost_note(candidate: Candidate, selection: Selection) -> str:
-    """Return the note on a faster backend that only the installation stands against."""
+    """Return the note on a preferred backend that only the installation stands against."""
     chosen = selection.chosen.backend.value if selection.chosen else "nothing"
     limits = ", inference-only" if candidate.inference_only else ""
-    return f"{chosen} instead of {candidate.backend.value} (faster{limits}): {verdict(candidate)}"
+    return f"{chosen} instead of {candidate.backend.value} (preferred{limits}): {verdict(candidate)}"
 
 
 def advice(selection: Selection, host: Host, *, strict: bool = False) -> str:
