@@ -227,7 +227,8 @@ def _zeros_rule(forced: ZeroRule | str | None, producer: str, source: str) -> Ze
 
 def _ignored(settings: Mapping[str, Any]) -> tuple[str, ...]:
     known = {name for spellings in SPELLINGS.values() for name in spellings} | QUANTIZER_ONLY
-    return tuple(sorted(key for key in settings if key not in known and not re.match(r"offload|vram", key)))
+    foreign = (key for key, value in settings.items() if key not in known and value is not None)
+    return tuple(sorted(key for key in foreign if not re.match(r"offload|vram", key)))
 
 
 def _notes(config: QuantConfig) -> list[str]:
