@@ -14,25 +14,27 @@
 namespace {
 
 struct Exact {
+  static constexpr int kOrigin = Simd::kOrigin;
+
   // Scales one chunk's sums of MT tokens and NV vectors and adds them to the fp32 tile.
   template <int MT, int NV>
-  QUANTFARM_INLINE static void finish(const Problem& p, int64_t meta, const Simd::F (&acc)[MT][NV], float* tile) {
+  QUANTFARM_INLINE static void finish(const ChunkView& c, int j, const Simd::F (&acc)[MT][NV], float* tile) {
 QUANTFARM_UNROLL
     for (int v = 0; v < NV; ++v) {
-      const Simd::F scale = load_as_float(p.scales, meta + v * Simd::kWidth, p.scale_type);
+      const Simd::F scale = Simd::load(c.columns + j + v * Simd::kWidth);
 QUANTFARM_UNROLL
       for (int m = 0; m < MT; ++m) {
-        float* at = tile + m * kPanel + v * Simd::kWidth;
+        float* at = tile + m * kPanel + j + v * Simd::kWidth;
         Simd::store(at, Simd::fma(acc[m][v], scale, Simd::load(at)));
       }
     }
   }
 
   template <int MT, int NV, bool kZeros>
-  QUANTFARM_NOINLINE static void direct(const Problem& p, const ChunkView& c, int j, float* tile) {
+  QUANTFARM_NOINLINE static void direct(const ChunkView& c, int j, int token, float* tile) {
     const Simd::Table table = Simd::table();
     const uint32_t* codes = c.codes + j;
-    const float* x = static_cast<const float*>(c.values);
+    const float* x = static_cast<const float*>(c.values) + static_cast<int64_t>(token) * c.length;
     Simd::F acc[MT][NV], zero[NV];
 QUANTFARM_UNROLL
     for (int m = 0; m < MT; ++m) {
@@ -40,7 +42,7 @@ QUANTFARM_UNROLL
       for (int v = 0; v < NV; ++v) acc[m][v] = Simd::zero();
     }
 QUANTFARM_UNROLL
-    for (int v = 0; kZeros && v < NV; ++v) zero[v] = load_zero(p, c.meta + j + v * Simd::kWidth, Simd::kOrigin);
+    for (int v = 0; kZeros && v < NV; ++v) zero[v] = Simd::load(c.columns + kPanel + j + v * Simd::kWidth);
     for (int r = 0; r < c.length; r += kWordCodes, codes += c.width) {
       Simd::I words[NV];
 QUANTFARM_UNROLL
@@ -60,13 +62,13 @@ QUANTFARM_UNROLL
         }
       }
     }
-    finish<MT, NV>(p, c.meta + j, acc, tile + j);
+    finish<MT, NV>(c, j, acc, tile);
   }
 
   template <int MT, int NV>
-  static void direct_chunk(const Problem& p, const ChunkView& c, int j, float* tile) {
-    if (p.zeros || Simd::kOrigin != kMidpoint) direct<MT, NV, true>(p, c, j, tile);
-    else direct<MT, NV, false>(p, c, j, tile);
+  static void direct_chunk(const Problem& p, const ChunkView& c, int j, int token, float* tile) {
+    if (p.zeros || Simd::kOrigin != kMidpoint) direct<MT, NV, true>(c, j, token, tile);
+    else direct<MT, NV, false>(c, j, token, tile);
   }
 
   // Decodes one chunk of a panel to floats, [input][column].
@@ -74,7 +76,7 @@ QUANTFARM_UNROLL
     const Simd::Table table = Simd::table();
     const bool zeros = p.zeros || Simd::kOrigin != kMidpoint;
     for (int j = 0; j < c.width; j += Simd::kWidth) {
-      const Simd::F zero = load_zero(p, c.meta + j, Simd::kOrigin);
+      const Simd::F zero = Simd::load(c.columns + kPanel + j);
       const uint32_t* codes = c.codes + j;
       float* to = static_cast<float*>(buffer) + j;
       for (int r = 0; r < c.length; r += kWordCodes, codes += c.width) {
@@ -92,7 +94,7 @@ QUANTFARM_UNROLL
   }
 
   template <int MT, int NV>
-  QUANTFARM_NOINLINE static void buffered_chunk(const Problem& p, const ChunkView& c, const void* buffer, int j, int token, float* tile) {
+  QUANTFARM_NOINLINE static void buffered_chunk(const Problem&, const ChunkView& c, const void* buffer, int j, int token, float* tile) {
     const float* weights = static_cast<const float*>(buffer) + j;
     const float* x = static_cast<const float*>(c.values) + static_cast<int64_t>(token) * c.length;
     Simd::F acc[MT][NV];
@@ -112,9 +114,10 @@ QUANTFARM_UNROLL
         for (int v = 0; v < NV; ++v) acc[m][v] = Simd::fma(weight[v], value, acc[m][v]);
       }
     }
-    finish<MT, NV>(p, c.meta + j, acc, tile + j);
+    finish<MT, NV>(c, j, acc, tile);
   }
 
+  static constexpr int kDirectTokens = Simd::kDirectTokens, kDirectTile = Simd::kDirectTokens;
   template <int MT>
   static constexpr int direct_vectors() {
     return Simd::kDirectVectors;

@@ -28,17 +28,18 @@ constexpr float kLargest = 127 * 256.f;
 constexpr float kTiniest = 1e-30f;
 
 struct Fixed {
-  template <int MT, int NV>
-  QUANTFARM_INLINE static void finish(const Problem& p, const ChunkView& c, int j, int token, const Simd::I (&acc)[MT][NV], float* tile) {
+  static constexpr int kOrigin = kMidpoint;
+
+  template <int MT, int NV, bool kZeros>
+  QUANTFARM_INLINE static void finish(const ChunkView& c, int j, int token, const Simd::I (&acc)[MT][NV], float* tile) {
 QUANTFARM_UNROLL
     for (int v = 0; v < NV; ++v) {
-      const int64_t meta = c.meta + j + v * Simd::kWidth;
-      const Simd::F scale = load_as_float(p.scales, meta, p.scale_type);
-      const Simd::F zero = load_zero(p, meta, kMidpoint);
+      const Simd::F scale = Simd::load(c.columns + j + v * Simd::kWidth);
+      const Simd::F zero = kZeros ? Simd::load(c.columns + kPanel + j + v * Simd::kWidth) : Simd::zero();
 QUANTFARM_UNROLL
       for (int m = 0; m < MT; ++m) {
         Simd::F sum = FixedSimd::to_float(acc[m][v]);
-        if (p.zeros) sum = Simd::fnma(zero, Simd::broadcast(c.sum[token + m]), sum);
+        if (kZeros) sum = Simd::fnma(zero, Simd::broadcast(c.sum[token + m]), sum);
         float* at = tile + m * kPanel + j + v * Simd::kWidth;
         const Simd::F both = Simd::mul(scale, Simd::broadcast(c.scale[token + m]));
         Simd::store(at, Simd::fma(sum, both, Simd::load(at)));
@@ -46,18 +47,25 @@ QUANTFARM_UNROLL
     }
   }
 
+  template <int MT, int NV>
+  QUANTFARM_INLINE static void finish(const Problem& p, const ChunkView& c, int j, int token,
+                                      const Simd::I (&acc)[MT][NV], float* tile) {
+    if (p.zeros) finish<MT, NV, true>(c, j, token, acc, tile);
+    else finish<MT, NV, false>(c, j, token, acc, tile);
+  }
+
   // Few tokens: two byte products instead of one of 16 bits. As many multiply-adds, but unsigned bytes need three
   // instructions of decoding a line where int16 values need seven, and at this size decoding is the work.
   template <int MT, int NV>
-  QUANTFARM_NOINLINE static void direct_chunk(const Problem& p, const ChunkView& c, int j, float* tile) {
+  QUANTFARM_NOINLINE static void direct_chunk(const Problem& p, const ChunkView& c, int j, int token, float* tile) {
     const uint32_t* codes = c.codes + j;
-    const int32_t* x = static_cast<const int32_t*>(c.values);
     const int stride = c.length / 2;
+    const int32_t* x = static_cast<const int32_t*>(c.values) + token * stride;
     Simd::I high[MT][NV], low[MT][NV];
 QUANTFARM_UNROLL
     for (int m = 0; m < MT; ++m) {
       // The bytes are codes from 0; starting at -8 times the token's sum makes the total that of q - 8.
-      const Simd::I start = FixedSimd::broadcast(static_cast<int32_t>(c.sum[m]) * -kMidpoint);
+      const Simd::I start = FixedSimd::broadcast(static_cast<int32_t>(c.sum[token + m]) * -kMidpoint);
 QUANTFARM_UNROLL
       for (int v = 0; v < NV; ++v) {
         high[m][v] = FixedSimd::zero();
@@ -92,10 +100,12 @@ QUANTFARM_UNROLL
 QUANTFARM_UNROLL
       for (int v = 0; v < NV; ++v) high[m][v] = FixedSimd::join_bytes(high[m][v], low[m][v]);
     }
-    finish<MT, NV>(p, c, j, 0, high, tile);
+    finish<MT, NV>(p, c, j, token, high, tile);
   }
 
-  // Two sums a token and vector: four vectors of one or two tokens fill the registers, then two vectors.
+  // Beyond two tiles, decoding once to a buffer is cheaper than decoding in registers for every tile.
+  static constexpr int kDirectTokens = 12, kDirectTile = 6;
+  // Two sums a token and vector: up to two tokens leave room for four vectors, up to six for two.
   template <int MT>
   static constexpr int direct_vectors() {
     return MT <= 2 ? 4 : 2;
@@ -166,7 +176,7 @@ inline bool quantize_chunk(const float* x, int length, bool bytes, int16_t* to, 
 }
 
 void prepare_fixed(const Problem& p, const Source& s, const Tokens& x, int64_t begin, int64_t end, uint8_t* suitable) {
-  const bool bytes = x.count <= Simd::kDirectTokens;
+  const bool bytes = x.count <= Fixed::kDirectTokens;
   for (int64_t t = begin; t < end; ++t) {
     const float* row = row_as_float(p, s, s.row ? s.row[t] : t);
     bool good = true;

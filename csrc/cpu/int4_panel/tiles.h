@@ -12,7 +12,7 @@ struct ChunkView {
   const void* values;     // first token of the block
   const float* scale;     // activation scales and sums of the block's tokens; null on the exact path
   const float* sum;
-  int64_t meta;           // element index of the group's metadata for column 0
+  const float* columns;   // the group's column scales as float, [kPanel], then its zero points, [kPanel]
   int width, length;
 };
 
@@ -30,6 +30,14 @@ inline void prefetch_next_chunk(const ChunkView& c, const uint32_t* codes) {
   _mm_prefetch(reinterpret_cast<const char*>(codes + c.length / kWordCodes * c.width), _MM_HINT_T1);
 }
 
+// Widens the group's scales and zero points once for all token tiles.
+inline void load_columns(const Problem& p, int64_t meta, int width, int origin, float* columns) {
+  for (int j = 0; j < width; j += Simd::kWidth) {
+    Simd::store(columns + j, load_as_float(p.scales, meta + j, p.scale_type));
+    Simd::store(columns + kPanel + j, load_zero(p, meta + j, origin));
+  }
+}
+
 template <class Path>
 inline ChunkView view_chunk(const Problem& p, const Tokens& x, const PanelView& panel, int64_t c, int64_t token) {
   const int length = p.chunk_length(c);
@@ -38,18 +46,20 @@ inline ChunkView view_chunk(const Problem& p, const Tokens& x, const PanelView& 
           values,
           x.scale ? x.scale + c * x.count + token : nullptr,
           x.sum ? x.sum + c * x.count + token : nullptr,
-          panel.meta + p.group_of_chunk(c) * panel.width,
+          nullptr,
           panel.width,
           length};
 }
 
-// Groups of kVectors vectors across the panel, then what is left of a narrow last panel one vector at a time.
+// Groups of NV vectors across the panel, then what is left of a narrow last panel one vector at a time.
 template <class Path, int MT>
-inline void direct_tile(const Problem& p, const ChunkView& c, float* tile) {
+inline void direct_tile(const Problem& p, const ChunkView& c, int token, float* tile) {
   constexpr int NV = Path::template direct_vectors<MT>();
   int j = 0;
-  for (; j + NV * Simd::kWidth <= c.width; j += NV * Simd::kWidth) Path::template direct_chunk<MT, NV>(p, c, j, tile);
-  for (; j < c.width; j += Simd::kWidth) Path::template direct_chunk<MT, 1>(p, c, j, tile);
+  for (; j + NV * Simd::kWidth <= c.width; j += NV * Simd::kWidth) {
+    Path::template direct_chunk<MT, NV>(p, c, j, token, tile);
+  }
+  for (; j < c.width; j += Simd::kWidth) Path::template direct_chunk<MT, 1>(p, c, j, token, tile);
 }
 
 template <class Path, int MT>
@@ -64,9 +74,9 @@ inline void buffered_tile(const Problem& p, const ChunkView& c, const void* buff
 
 // The tile size is a template argument, so that accumulators stay in registers; this turns a number into it.
 template <class Path, int MT>
-inline void direct_tokens(int tokens, const Problem& p, const ChunkView& c, float* tile) {
-  if (tokens == MT) return direct_tile<Path, MT>(p, c, tile);
-  if constexpr (MT > 1) direct_tokens<Path, MT - 1>(tokens, p, c, tile);
+inline void direct_tokens(int tokens, const Problem& p, const ChunkView& c, int token, float* tile) {
+  if (tokens == MT) return direct_tile<Path, MT>(p, c, token, tile);
+  if constexpr (MT > 1) direct_tokens<Path, MT - 1>(tokens, p, c, token, tile);
 }
 
 template <class Path, int MT>
@@ -80,17 +90,20 @@ inline void buffered_tokens(int tokens, const Problem& p, const ChunkView& c, co
 template <class Path>
 inline void compute_block(const Problem& p, const Tokens& x, const PanelView& panel, int64_t first, int count, float* tile) {
   alignas(64) char buffer[Path::kBufferBytes];
-  const int tiles = (count + Simd::kTileTokens - 1) / Simd::kTileTokens;
+  alignas(64) float columns[2 * kPanel];
+  const bool direct = x.count <= Path::kDirectTokens;
+  const int largest = direct ? Path::kDirectTile : Simd::kTileTokens;
+  const int tiles = (count + largest - 1) / largest;
   for (int64_t c = 0; c < p.chunks(); ++c) {
-    const ChunkView chunk = view_chunk<Path>(p, x, panel, c, first);
-    if (x.count <= Simd::kDirectTokens) {
-      direct_tokens<Path, Simd::kDirectTokens>(count, p, chunk, tile);
-      continue;
-    }
-    Path::decode_chunk(p, chunk, buffer);
+    ChunkView chunk = view_chunk<Path>(p, x, panel, c, first);
+    load_columns(p, panel.meta + p.group_of_chunk(c) * panel.width, panel.width, Path::kOrigin, columns);
+    chunk.columns = columns;
+    if (!direct) Path::decode_chunk(p, chunk, buffer);
     for (int i = 0, token = 0; i < tiles; ++i) {
       const int tokens = (count - token + tiles - i - 1) / (tiles - i);
-      buffered_tokens<Path, Simd::kTileTokens>(tokens, p, chunk, buffer, token, tile + token * kPanel);
+      float* rows = tile + token * kPanel;
+      if (direct) direct_tokens<Path, Path::kDirectTile>(tokens, p, chunk, token, rows);
+      else buffered_tokens<Path, Simd::kTileTokens>(tokens, p, chunk, buffer, token, rows);
       token += tokens;
     }
   }
