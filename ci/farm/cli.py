@@ -111,5 +111,19 @@ def presence(wheels: Annotated[list[Path] | None, typer.Argument()] = None, as_j
         raise PresenceFailed("the wheels are not what is declared", lines=lines, remedy="python -m farm build")
 
 
+@app.command()
+def run(
+    tier: Tier = "default",
+    cell: Annotated[str, typer.Option(help="id of a cell, or a pattern such as '*@cpu-avx512#parity'")] = "*",
+    lane: Annotated[str, typer.Option(help="only this lane")] = "",
+) -> None:
+    """Run the cells of this machine from the wheels in dist/; every cell becomes a line under evidence/."""
+    from farm import ordering, runner
+
+    order = ordering.make(tier, cell, lane)
+    records = runner.run(order, say)
+    ordering.conclude(order, records, say)
+
+
 if __name__ == "__main__":
     main()
