@@ -55,7 +55,7 @@ def test_writing_what_was_read_gives_the_same_bytes(name: str) -> None:
         assert all(same_bytes(kept[key], tensors[key]) for key in tensors)
 
 
-@hypothesis.settings(max_examples=400)
+@hypothesis.settings(max_examples=250)
 @given(case=ANY_CASE)
 def test_a_written_case_reads_back_to_the_same_values(case: Case) -> None:
     """Write is the inverse of read for every width, tail, index and zero point; codes and metadata are not copied."""
