@@ -15,6 +15,7 @@ namespace {
 
 struct Exact {
   static constexpr int kOrigin = Simd::kOrigin;
+  static constexpr int turns(int length) { return length; }  // of the buffered loop
 
   // Scales one chunk's sums of MT tokens and NV vectors and adds them to the fp32 tile.
   template <int MT, int NV>
@@ -81,7 +82,6 @@ QUANTFARM_UNROLL
       float* to = static_cast<float*>(buffer) + j;
       for (int r = 0; r < c.length; r += kWordCodes, codes += c.width) {
         Simd::I words = Simd::load_words(codes);
-        prefetch_next_chunk(c, codes);
 QUANTFARM_UNROLL
         for (int i = 0; i < kWordCodes; ++i, to += kPanel) {
           Simd::F weight = Simd::decode(words, table);
@@ -94,7 +94,8 @@ QUANTFARM_UNROLL
   }
 
   template <int MT, int NV>
-  QUANTFARM_NOINLINE static void buffered_chunk(const Problem&, const ChunkView& c, const void* buffer, int j, int token, float* tile) {
+  QUANTFARM_NOINLINE static void buffered_chunk(const Problem&, const ChunkView& c, const void* buffer, Ahead ahead, int j, int token,
+                                                float* tile) {
     const float* weights = static_cast<const float*>(buffer) + j;
     const float* x = static_cast<const float*>(c.values) + static_cast<int64_t>(token) * c.length;
     Simd::F acc[MT][NV];
@@ -104,6 +105,7 @@ QUANTFARM_UNROLL
       for (int v = 0; v < NV; ++v) acc[m][v] = Simd::zero();
     }
     for (int i = 0; i < c.length; ++i, weights += kPanel) {
+      ahead.touch();
       Simd::F weight[NV];
 QUANTFARM_UNROLL
       for (int v = 0; v < NV; ++v) weight[v] = Simd::load(weights + v * Simd::kWidth);
