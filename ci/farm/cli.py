@@ -125,5 +125,52 @@ def run(
     ordering.conclude(order, records, say)
 
 
+@evidence_app.command("check")
+def evidence_check() -> None:
+    """Read every line under evidence/ and say what is wrong with the first bad one."""
+    from farm import evidence
+
+    records = evidence.read_all(places.EVIDENCE)
+    say(f"{len(records)} records, all valid")
+
+
+@app.command()
+def page(
+    check: Annotated[bool, typer.Option("--check", help="write nothing; fail when the checked-in page differs")] = False,
+    open_it: Annotated[bool, typer.Option("--open", help="show it in a browser, where there is one")] = False,
+) -> None:
+    """Make the support matrix from declarations and evidence."""
+    from farm import page as pages
+
+    if check:
+        pages.check()
+        say("docs/support-matrix.md is current")
+        return
+    for path in pages.write():
+        say(f"wrote {path.relative_to(places.ROOT)}")
+    values = json.loads((places.SITE / "support-matrix.json").read_text(encoding="utf-8"))
+    say("cells by state: " + ", ".join(f"{name} {count}" for name, count in values["counts"].items()))
+    if open_it:
+        browse(places.SITE / "index.html")
+
+
+def browse(path: Path) -> None:
+    """Open a file in a browser; on a machine without one, say where it lies."""
+    import os
+    import webbrowser
+
+    seen = sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    if not (seen and webbrowser.open(path.as_uri())):
+        say(f"open {path.relative_to(places.ROOT)} in a browser")
+
+
+@app.command("explain-cell")
+def explain_cell(cell: Annotated[str, typer.Argument(help="id, such as RECORD@LANE#KIND")]) -> None:
+    """Print one cell as on the page: state, why, figures, how to reproduce."""
+    from farm import page as pages
+
+    print(pages.explain(cell), end="")
+
+
 if __name__ == "__main__":
     main()

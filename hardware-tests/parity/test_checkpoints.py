@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,23 @@ def _config(folder: Path) -> Any:
     return parse(settings, source=source)
 
 
+@functools.cache
+def _expected(folder: Path, module: str) -> measure.Doubles:
+    """Return W of a module in float64, decoded from the file's bytes by the oracle; shared by all records."""
+    config = _config(folder)
+    w64: measure.Doubles = decode(
+        _modules(folder)[module],
+        method=config.method.value,
+        format=config.format.value,
+        bits=config.bits,
+        group_size=config.group_size,
+        sym=config.sym,
+        zeros_rule=config.zeros_rule.value,
+    )
+    return w64
+
+
+@functools.cache
 def _modules(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
     modules: dict[str, dict[str, torch.Tensor]] = {}
     for name, tensor in load_file(folder / "model.safetensors").items():
@@ -54,19 +72,10 @@ def _modules(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
 def test_every_layer_of_a_real_checkpoint(job: Job, case: str, figures: dict[str, Any]) -> None:
     """Each quantized layer gives the product of its float64 decode, for every dtype of the record."""
     folder = Path(job.data) / case
-    config, (settings, _) = _config(folder), find_settings(folder)
+    settings, _ = find_settings(folder)
     for name, tensors in _modules(folder).items():
         layer = layers.from_tensors(tensors, settings, job.record, name)
-        w64 = decode(
-            tensors,
-            method=config.method.value,
-            format=config.format.value,
-            bits=config.bits,
-            group_size=config.group_size,
-            sym=config.sym,
-            zeros_rule=config.zeros_rule.value,
-            k=layer.in_features,
-        )
+        w64 = _expected(folder, name)
         for dtype in job.record["activations"]:
             x = torch.randn(9, layer.in_features, generator=torch.Generator().manual_seed(5)).to(getattr(torch, dtype))
             with torch.no_grad():

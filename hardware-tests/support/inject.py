@@ -42,10 +42,13 @@ def dropped_group(weight: Weight, k: int, n: int) -> Weight:
 
 
 def shifted_zero(weight: Weight, k: int, n: int) -> Weight:
-    """E4: the zero points of one group are off by one."""
+    """E4: the zero points of one group are off by one, downwards.
+
+    Upwards, a symmetric v1 file becomes one whose words are those of v2, which readers take for what it looks like.
+    """
     zeros = weight.zeros.copy()
     row = zeros[weight.groups[k]].astype(np.int64)
-    zeros[weight.groups[k]] = np.where(row + 1 < (1 << weight.bits), row + 1, row - 1).astype(np.uint8)
+    zeros[weight.groups[k]] = np.where(row > 1, row - 1, row + 1).astype(np.uint8)
     return replace(weight, zeros=zeros)
 
 
