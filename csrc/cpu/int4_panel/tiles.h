@@ -70,45 +70,49 @@ inline ChunkView view_chunk(const Problem& p, const Tokens& x, const PanelView& 
           length};
 }
 
+// One tile of tokens in one chunk.
+struct TileView {
+  int token;           // first token, counted from the block's
+  float* sums;         // [token][kPanel], where the chunk's scaled sums are added
+  const void* buffer;  // the decoded chunk, for the buffered loops
+  Ahead ahead;         // this tile's share of the next chunk's codes, for the buffered loops
+};
+
 // Groups of NV vectors across the panel, then what is left of a narrow last panel one vector at a time.
 template <class Path, int MT>
-inline void direct_tile(const Problem& p, const ChunkView& c, int token, float* tile) {
+inline void direct_tile(const Problem& p, const ChunkView& c, const TileView& t) {
   constexpr int NV = Path::template direct_vectors<MT>();
   int j = 0;
-  for (; j + NV * Simd::kWidth <= c.width; j += NV * Simd::kWidth) {
-    Path::template direct_chunk<MT, NV>(p, c, j, token, tile);
-  }
-  for (; j < c.width; j += Simd::kWidth) Path::template direct_chunk<MT, 1>(p, c, j, token, tile);
+  for (; j + NV * Simd::kWidth <= c.width; j += NV * Simd::kWidth) Path::template direct_chunk<MT, NV>(p, c, t, j);
+  for (; j < c.width; j += Simd::kWidth) Path::template direct_chunk<MT, 1>(p, c, t, j);
 }
 
 template <class Path, int MT>
-inline void buffered_tile(const Problem& p, const ChunkView& c, const void* buffer, Ahead ahead, int token, float* tile) {
+inline void buffered_tile(const Problem& p, const ChunkView& c, const TileView& t) {
   constexpr int NV = Simd::kTileVectors;
   int j = 0;
-  for (; j + NV * Simd::kWidth <= c.width; j += NV * Simd::kWidth) {
-    Path::template buffered_chunk<MT, NV>(p, c, buffer, ahead, j, token, tile);
-  }
-  for (; j < c.width; j += Simd::kWidth) Path::template buffered_chunk<MT, 1>(p, c, buffer, ahead, j, token, tile);
+  for (; j + NV * Simd::kWidth <= c.width; j += NV * Simd::kWidth) Path::template buffered_chunk<MT, NV>(p, c, t, j);
+  for (; j < c.width; j += Simd::kWidth) Path::template buffered_chunk<MT, 1>(p, c, t, j);
 }
 
 // The tile size is a template argument, so that accumulators stay in registers; this turns a number into it.
 template <class Path, int MT>
-inline void direct_tokens(int tokens, const Problem& p, const ChunkView& c, int token, float* tile) {
-  if (tokens == MT) return direct_tile<Path, MT>(p, c, token, tile);
-  if constexpr (MT > 1) direct_tokens<Path, MT - 1>(tokens, p, c, token, tile);
+inline void direct_tokens(int tokens, const Problem& p, const ChunkView& c, const TileView& t) {
+  if (tokens == MT) return direct_tile<Path, MT>(p, c, t);
+  if constexpr (MT > 1) direct_tokens<Path, MT - 1>(tokens, p, c, t);
 }
 
 template <class Path, int MT>
-inline void buffered_tokens(int tokens, const Problem& p, const ChunkView& c, const void* buffer, Ahead ahead, int token,
-                            float* tile) {
-  if (tokens == MT) return buffered_tile<Path, MT>(p, c, buffer, ahead, token, tile);
-  if constexpr (MT > 1) buffered_tokens<Path, MT - 1>(tokens, p, c, buffer, ahead, token, tile);
+inline void buffered_tokens(int tokens, const Problem& p, const ChunkView& c, const TileView& t) {
+  if (tokens == MT) return buffered_tile<Path, MT>(p, c, t);
+  if constexpr (MT > 1) buffered_tokens<Path, MT - 1>(tokens, p, c, t);
 }
 
 // One panel for one block of at most kTokenBlock tokens. Tiles are as equal as possible: 16 tokens are 6 + 5 + 5,
 // not 6 + 6 + 4, because a small tile can not hide the latency of its few accumulators.
 template <class Path>
-inline void compute_block(const Problem& p, const Tokens& x, const PanelView& panel, int64_t first, int count, float* tile) {
+inline void compute_block(const Problem& p, const Tokens& x, const PanelView& panel, int64_t first, int count,
+                          float* sums) {
   alignas(64) char buffer[Path::kBufferBytes];
   alignas(64) float columns[2 * kPanel];
   const bool direct = x.count <= Path::kDirectTokens;
@@ -121,10 +125,10 @@ inline void compute_block(const Problem& p, const Tokens& x, const PanelView& pa
     if (!direct) Path::decode_chunk(p, chunk, buffer);
     for (int i = 0, token = 0; i < tiles; ++i) {
       const int tokens = (count - token + tiles - i - 1) / (tiles - i);
-      float* rows = tile + token * kPanel;
-      if (direct) direct_tokens<Path, Path::kDirectTile>(tokens, p, chunk, token, rows);
-      else buffered_tokens<Path, Simd::kTileTokens>(tokens, p, chunk, buffer, next_codes(chunk, i, tiles, Path::turns(chunk.length)),
-                                                    token, rows);
+      const Ahead ahead = next_codes(chunk, i, tiles, Path::turns(chunk.length));
+      const TileView tile{token, sums + token * kPanel, buffer, ahead};
+      if (direct) direct_tokens<Path, Path::kDirectTile>(tokens, p, chunk, tile);
+      else buffered_tokens<Path, Simd::kTileTokens>(tokens, p, chunk, tile);
       token += tokens;
     }
   }
@@ -132,14 +136,14 @@ inline void compute_block(const Problem& p, const Tokens& x, const PanelView& pa
 
 template <class Path>
 inline void compute_panels(const Problem& p, const Tokens& x, int64_t begin, int64_t end) {
-  alignas(64) float tile[kTokenBlock * kPanel];
+  alignas(64) float sums[kTokenBlock * kPanel];
   for (int64_t panel = begin; panel < end; ++panel) {
     const PanelView view = view_panel(p, panel);
     for (int64_t first = 0; first < x.count; first += kTokenBlock) {
       const int count = static_cast<int>(x.count - first < kTokenBlock ? x.count - first : kTokenBlock);
-      std::memset(tile, 0, sizeof(float) * count * kPanel);
-      compute_block<Path>(p, x, view, first, count, tile);
-      finish_rows(p, x, first, count, panel, tile);
+      std::memset(sums, 0, sizeof(float) * count * kPanel);
+      compute_block<Path>(p, x, view, first, count, sums);
+      finish_rows(p, x, first, count, panel, sums);
     }
   }
 }
