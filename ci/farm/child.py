@@ -45,7 +45,9 @@ class Work:
     limit: float
 
 
-def run_group(cells: Sequence[Cell], plan: Mapping[str, Any], variables: Mapping[str, str], work: Work) -> Iterator[Result]:
+def run_group(
+    cells: Sequence[Cell], plan: Mapping[str, Any], variables: Mapping[str, str], work: Work
+) -> Iterator[Result]:
     """Run the cells in child processes and yield each result as it is complete.
 
     A child that dies or hangs costs the cell it was working on; the cells after it get a fresh child.
@@ -70,9 +72,12 @@ def _one_child(
     plan_file.write_text(json.dumps({**plan, "cells": [cell.as_json() for cell in cells]}), encoding="utf-8")
     command = [str(work.environment.python), "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     command += ["-c", "hardware-tests/pytest.ini", f"--plan={plan_file}", f"--results={results}", "hardware-tests"]
-    with log.open("wb") as stream, subprocess.Popen(
-        command, stdout=stream, stderr=subprocess.STDOUT, cwd=work.bundle, env=dict(variables)
-    ) as process:
+    with (
+        log.open("wb") as stream,
+        subprocess.Popen(
+            command, stdout=stream, stderr=subprocess.STDOUT, cwd=work.bundle, env=dict(variables)
+        ) as process,
+    ):
         yield from _follow(process, cells, _Reader(results), log, work.limit)
 
 

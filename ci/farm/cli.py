@@ -59,7 +59,9 @@ def matrix(schema: Annotated[bool, typer.Option("--schema", help="print the JSON
 def plan(
     tier: Tier = "default",
     as_json: AsJson = False,
-    declarations: Annotated[Path | None, typer.Option(help="JSON of the declarations instead of the source tree")] = None,
+    declarations: Annotated[
+        Path | None, typer.Option(help="JSON of the declarations instead of the source tree")
+    ] = None,
 ) -> None:
     """Print the cells; nothing is built or run."""
     from farm import declarations as facts
@@ -77,7 +79,9 @@ def plan(
 
 
 @app.command()
-def build(target: Annotated[list[str] | None, typer.Option(help="back end to build; may be given again")] = None) -> None:
+def build(
+    target: Annotated[list[str] | None, typer.Option(help="back end to build; may be given again")] = None,
+) -> None:
     """Build the wheels into dist/."""
     from farm import build as building
     from farm import matrix as matrix_file
@@ -105,7 +109,9 @@ def presence(wheels: Annotated[list[Path] | None, typer.Argument()] = None, as_j
             table.add_row(record, arch, proof)
         CONSOLE.print(table)
         for name, row in report.wheels.items():
-            say(f"{name}: {row['bytes']} bytes, tag {row['tag']}, measured {row.get('measured_tag', 'no machine code')}")
+            say(
+                f"{name}: {row['bytes']} bytes, tag {row['tag']}, measured {row.get('measured_tag', 'no machine code')}"
+            )
     if report.findings:
         lines = [str(finding) for finding in report.findings]
         raise PresenceFailed("the wheels are not what is declared", lines=lines, remedy="python -m farm build")
@@ -136,7 +142,9 @@ def evidence_check() -> None:
 
 @app.command()
 def page(
-    check: Annotated[bool, typer.Option("--check", help="write nothing; fail when the checked-in page differs")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="write nothing; fail when the checked-in page differs")
+    ] = False,
     open_it: Annotated[bool, typer.Option("--open", help="show it in a browser, where there is one")] = False,
 ) -> None:
     """Make the support matrix from declarations and evidence."""

@@ -132,7 +132,7 @@ def verify(environment: Environment, wheels: Sequence[Wheel]) -> None:
                 break
     script = "import importlib.util as u, sys; print(u.find_spec(sys.argv[1]).origin)"
     for wheel in wheels:
-        command = [environment.python, "-I", "-c", script, wheel.module]
+        command = [str(environment.python), "-I", "-c", script, wheel.module]
         origin = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
         if not origin.startswith(str(site)):
             wrong.append(f"{wheel.module}: needs to come from the environment, comes from {origin or 'nowhere'}")
@@ -150,7 +150,9 @@ def _record_hash(path: Path) -> str:
 def ask(environment: Environment, arguments: Sequence[str], variables: Mapping[str, str]) -> str:
     """Run the environment's interpreter and return what it prints; used for facts of the installed wheels."""
     command = [str(environment.python), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(variables), cwd=environment.folder)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=dict(variables), cwd=environment.folder
+    )
     if done.returncode:
         raise RunnerLost(f"cannot ask the installed wheel: {' '.join(arguments)}", lines=done.stderr.splitlines()[-8:])
     return done.stdout

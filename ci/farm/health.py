@@ -64,7 +64,11 @@ def between(before: tuple[int, int], after: tuple[int, int]) -> dict[str, Any]:
 
 def software() -> dict[str, str]:
     """Return system facts for a record."""
-    return {"os": platform.platform(), "libc": " ".join(platform.libc_ver()) or "unknown", "python": platform.python_version()}
+    return {
+        "os": platform.platform(),
+        "libc": " ".join(platform.libc_ver()) or "unknown",
+        "python": platform.python_version(),
+    }
 
 
 def lacking(needed: list[str]) -> list[str]:

@@ -27,7 +27,7 @@ def make(tier: str, pattern: str = "*", lane: str = "") -> runner.Order:
     cells = plan.cells(rules, declared, tier)
     chosen = [cell for cell in pick(cells, pattern) if lane in ("", cell.lane)]
     if not chosen:
-        near = [cell.id for cell in cells if pattern.split("@")[0] in cell.id][:8]
+        near = [cell.id for cell in cells if pattern.split("@", maxsplit=1)[0] in cell.id][:8]
         raise PlanInvalid(f"cannot run {pattern}: no such cell", lines=near, remedy="python -m farm plan")
     built = build.read()
     wheels = [Wheel(places.DIST / row["name"]) for row in built.wheels]
@@ -70,6 +70,8 @@ def conclude(order: runner.Order, records: Sequence[Record], say: Say) -> None:
     bad = [r for r in records if r.verdict["verdict"] in ("fail", "error", "timeout")]
     lines = [f"{r.cell}: {r.verdict['failure_class']}: {r.verdict['reason']}\n    {r.when['reproduce']}" for r in bad]
     if bad and all(r.verdict["failure_class"] == "infrastructure" for r in bad):
-        raise RunnerLost("the machine failed, not the product", lines=lines, remedy="run the same cells on another machine")
+        raise RunnerLost(
+            "the machine failed, not the product", lines=lines, remedy="run the same cells on another machine"
+        )
     if bad:
         raise CellsFailed(f"{len(bad)} cells failed", lines=lines, remedy="the commands above repeat them")

@@ -86,7 +86,12 @@ def explain(cell_id: str) -> str:
         PlanInvalid: no such cell.
     """
     values = view(sources(with_wheels=True))
-    cells = {kind["id"]: (row, square, kind) for row in values["rows"] for square in row["squares"] for kind in square["kinds"]}
+    cells = {
+        kind["id"]: (row, square, kind)
+        for row in values["rows"]
+        for square in row["squares"]
+        for kind in square["kinds"]
+    }
     if cell_id not in cells:
         record = cell_id.partition("@")[0]
         near = [name for name in cells if name.startswith(record)] or list(cells)

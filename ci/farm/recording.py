@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from farm import declarations as facts
-from farm import health, places
+from farm import health
 from farm.cells import REASONS, Cell
 from farm.child import Result, now
 from farm.evidence import Record
@@ -108,7 +107,9 @@ def _take_worst(worst: dict[str, dict[str, float]], found: Mapping[str, Mapping[
 def _record(
     cell: Cell, context: Context, outcome: Mapping[str, Any], verdict: Mapping[str, str], result: Result
 ) -> Record:
-    speed = next((line["figures"]["speed"] for line in result.lines if "speed" in line.get("figures", {})), {})
+    speed: Mapping[str, Any] = next(
+        (line["figures"]["speed"] for line in result.lines if "speed" in line.get("figures", {})), {}
+    )
     lane = context.lanes[cell.lane]
     isa = lane["environment"].get("QUANTFARM_CPU_ISA", "auto")
     return Record(
@@ -122,7 +123,12 @@ def _record(
             "versions": context.built["versions"],
         },
         device={**health.device(), "isa": isa, "mark": lane["note"] if lane["environment"] else ""},
-        software={**health.software(), "torch": context.torch, "python": context.python, "dependencies": context.dependencies},
+        software={
+            **health.software(),
+            "torch": context.torch,
+            "python": context.python,
+            "dependencies": context.dependencies,
+        },
         health=result.health,
         outcome=outcome,
         speed=speed,
@@ -142,7 +148,7 @@ def _record(
 
 
 def _seconds(result: Result) -> float:
-    return round(sum(line.get("seconds", 0.0) for line in result.lines), 2)
+    return round(float(sum(line.get("seconds", 0.0) for line in result.lines)), 2)
 
 
 def _what(cell: Cell, context: Context) -> dict[str, Any]:
@@ -152,12 +158,7 @@ def _what(cell: Cell, context: Context) -> dict[str, Any]:
         "lane": cell.lane,
         "kind": cell.kind,
         "kernel": cell.kernel,
-        "kernel_hash": places.kernel_hash(places.ROOT, cell.kernel, cell.library),
+        "kernel_hash": context.built["kernels"][cell.kernel],
         "tier": context.tier,
         "declarations": facts.digest(context.declarations),
     }
-
-
-def median(values: list[float]) -> float:
-    """Return the median of a list, 0 for an empty one."""
-    return statistics.median(values) if values else 0.0

@@ -12,6 +12,7 @@ from farm import bundle as bundles
 from farm import child, environment, evidence, health, places
 from farm.cells import Cell
 from farm.errors import PlanInvalid
+from farm.failure import Failure
 from farm.recording import Context, record_of, untested
 from farm.wheel import Wheel
 
@@ -145,7 +146,7 @@ def _presence(cell: Cell, order: Order) -> child.Result:
         }
     ]
     if wrong:
-        result.failure = child.Failure("product", "missing-kernel")
+        result.failure = Failure("product", "missing-kernel")
     return result
 
 

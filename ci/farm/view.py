@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from farm import build, plan
 from farm import declarations as facts
-from farm import places, plan
 from farm.cells import Cell
 from farm.evidence import Record
 from farm.matrix import Matrix
@@ -63,14 +63,11 @@ def now_of(
     compiler = built["compiler"] if built else (newest.build["compiler"] if newest else "")
     return Now(
         wheels={row["distribution"]: row["sha256"] for row in rows},
-        kernels={
-            record["kernel"]: places.kernel_hash(places.ROOT, record["kernel"], facts.library_of(record))
-            for record in declarations["records"]
-        },
+        kernels=build.kernel_hashes(declarations),
         torch=newest.software["torch"] if newest else "",
         compiler=compiler,
         tolerances={record["name"]: record["tolerance"]["derivation"] for record in declarations["records"]},
-        ages=dict(matrix.ages),
+        ages={str(kind): days for kind, days in matrix.ages.items()},
         date=newest.when["end"][:10] if newest else "1970-01-01",
         back_ends={name: target.wheel for name, target in matrix.targets.items()},
     )
@@ -110,7 +107,9 @@ def source_hash(source: Source) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _row(source: Source, record: Mapping[str, Any], cells: Sequence[Cell], states: Mapping[str, State]) -> dict[str, Any]:
+def _row(
+    source: Source, record: Mapping[str, Any], cells: Sequence[Cell], states: Mapping[str, State]
+) -> dict[str, Any]:
     squares = []
     for lane in source.matrix.lanes:
         mine = {cell.kind: cell for cell in cells if cell.record == record["name"] and cell.lane == lane}

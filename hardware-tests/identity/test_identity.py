@@ -74,9 +74,7 @@ def test_the_lane_s_code_path_ran(job: Job, figures: dict[str, Any]) -> None:
     with torch.no_grad():
         layer(torch.ones(2, weight.k, dtype=getattr(torch, job.record["activations"][0])))
     grown = {
-        name: count(isa) - before[isa - 1]
-        for isa, name in enumerate(CPU_ISAS)
-        if isa and count(isa) != before[isa - 1]
+        name: count(isa) - before[isa - 1] for isa, name in enumerate(CPU_ISAS) if isa and count(isa) != before[isa - 1]
     }
     figures["isa_launches"] = grown
     assert sum(grown.values()) == 1

@@ -6,7 +6,6 @@ import functools
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from safetensors.torch import load_file
 from support import layers, measure

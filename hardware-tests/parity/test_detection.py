@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from support import layers, measure
 from support.cases import Case, parity_cases
 from support.inject import INJECTIONS
 from support.job import Job
 from support.subject import Subject, normal_rows, one_hot_inputs, run, seed_of, subject
-
-import pytest
 
 
 def cases(job: Job, test: str) -> list[Case]:

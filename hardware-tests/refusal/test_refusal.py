@@ -55,6 +55,20 @@ def cases(job: Job, test: str) -> list[Refused]:
 
 
 def _derived(job: Job) -> Iterator[Refused]:
+    yield from _schemes(job)
+    for dtype in ALL_DTYPES:
+        if dtype not in job.record["activations"]:
+            yield Refused("activation_dtype", accepted(job, activation_dtype=dtype))
+    yield Refused("pack_dtype", accepted(job, pack_dtype="int64"))
+    if job.record["shape"]["n_multiple"] > 1:
+        yield Refused("shape_n", accepted(job, out_features=1024 + job.record["shape"]["n_multiple"] // 2))
+    if job.record["features"]["training"] is False:
+        yield Refused("feature_training", accepted(job, trainable=True))
+    if "all" not in job.record["devices"]:
+        yield Refused("family", accepted(job, devices=(Device(_foreign(job)),)))
+
+
+def _schemes(job: Job) -> Iterator[Refused]:
     row, scheme = job.record["accepts"][0], accepted(job).scheme
     served = {value for r in job.record["accepts"] for value in r["bits"]}
     for bits in ALL_BITS:
@@ -64,18 +78,6 @@ def _derived(job: Job) -> Iterator[Refused]:
         if size not in row["group_sizes"]:
             k = 48 * 64 if size == 48 else 2048
             yield Refused("group_size", accepted(job, scheme=replace(scheme, group_size=size), in_features=k))
-    for dtype in ALL_DTYPES:
-        if dtype not in job.record["activations"]:
-            yield Refused("activation_dtype", accepted(job, activation_dtype=dtype))
-    if True not in row["act_order"] and "gptq" in row["formats"]:
-        yield Refused("act_order", accepted(job, scheme=replace(scheme, act_order=True)))
-    yield Refused("pack_dtype", accepted(job, pack_dtype="int64"))
-    if job.record["shape"]["n_multiple"] > 1:
-        yield Refused("shape_n", accepted(job, out_features=1024 + job.record["shape"]["n_multiple"] // 2))
-    if job.record["features"]["training"] is False:
-        yield Refused("feature_training", accepted(job, trainable=True))
-    if "all" not in job.record["devices"]:
-        yield Refused("family", accepted(job, devices=(Device(_foreign(job)),)))
 
 
 def _foreign(job: Job) -> Any:

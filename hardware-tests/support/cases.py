@@ -32,9 +32,7 @@ class Case:
     @property
     def recipe(self) -> Recipe:
         """The weight's part of the case."""
-        return Recipe(
-            self.method, self.format, self.bits, self.group_size, self.sym, self.act_order, self.n, self.k
-        )
+        return Recipe(self.method, self.format, self.bits, self.group_size, self.sym, self.act_order, self.n, self.k)
 
     def __str__(self) -> str:
         """Return the id of a test: scheme, shape, dtype."""

@@ -8,7 +8,6 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from support.weights import Weight
 
 from quantfarm.declare.registry import KERNELS
 from quantfarm.declare.spec import KernelSpec
@@ -16,6 +15,7 @@ from quantfarm.formats.config import parse
 from quantfarm.formats.quant_tensor import QuantTensor
 from quantfarm.formats.table import find
 from quantfarm.runtime.linear import QuantLinear
+from support.weights import Weight
 
 
 def spec_of(record: Mapping[str, Any]) -> KernelSpec:

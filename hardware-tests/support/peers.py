@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 import torch
+
 from support.timing import Rotation, copies_for
 
 GROUP = 128

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from quantfarm.runtime.linear import QuantLinear
 from support import layers, measure
 from support.cases import Case
 from support.job import Job
 from support.weights import Weight, random_weight
-
-from quantfarm.runtime.linear import QuantLinear
 
 
 @dataclass(frozen=True, eq=False)

@@ -58,8 +58,7 @@ def interleave(candidates: dict[str, Rotation], rounds: int) -> Rounds:
         order = names[start:] + names[:start]
         before = _ticks()
         took = {
-            name: candidates[name].launch(found.launches[name])
-            for name in (reversed(order) if number % 2 else order)
+            name: candidates[name].launch(found.launches[name]) for name in (reversed(order) if number % 2 else order)
         }
         number += 1
         if _steal(before, _ticks()) > _MOST_STEAL and found.dropped < rounds:

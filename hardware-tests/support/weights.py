@@ -123,7 +123,7 @@ class Recipe:
 
 
 def random_weight(recipe: Recipe, seed: int, bias: torch.Tensor | None = None) -> Weight:
-    """Return a weight with uniform codes and log-normal scales; v1 zero points are at least 1, as writers store them."""
+    """Return a weight with uniform codes and log-normal scales; zero points of v1 are at least 1."""
     rng = np.random.default_rng(seed)
     size = recipe.k if recipe.group_size == -1 else recipe.group_size
     count = -(-recipe.k // size)

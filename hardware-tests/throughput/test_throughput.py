@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from farm import statistics
 from support import layers, measure, peers, timing
 from support.cases import read_shape
 from support.job import Job
 from support.weights import Recipe, Weight, random_weight
+
+from farm import statistics
 
 GROUP = 128
 SAME = "the same kernel under a second name"
@@ -114,7 +115,10 @@ def _overhead(job: Job) -> float:
     prepared, run = layer.prepare(), layers.backend_of(spec).run
     x = torch.randn(1, 256).to(getattr(torch, _dtype(job)))
     with torch.no_grad():
-        pair = {"layer": timing.Rotation([lambda: layer(x)] * 200), "kernel": timing.Rotation([lambda: run(prepared, x, None)] * 200)}
+        pair = {
+            "layer": timing.Rotation([lambda: layer(x)] * 200),
+            "kernel": timing.Rotation([lambda: run(prepared, x, None)] * 200),
+        }
         found = timing.interleave(pair, 9)
     medians = {name: statistics.summary(values)["median_us"] for name, values in found.samples.items()}
     return round(medians["layer"] - medians["kernel"], 2)
