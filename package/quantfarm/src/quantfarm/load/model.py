@@ -12,7 +12,7 @@ from quantfarm.declare.names import BACKEND, PROFILE, normalize_backend, normali
 from quantfarm.errors import ConfigError
 from quantfarm.formats.config import QuantConfig, find_settings, parse
 from quantfarm.load import dense, layers, skeleton
-from quantfarm.load.checkpoint import open_checkpoint
+from quantfarm.load.checkpoint import Checkpoint, open_checkpoint
 from quantfarm.load.report import LoadReport
 from quantfarm.runtime.launches import failures
 from quantfarm.select.host import Host, probe
@@ -36,41 +36,34 @@ def load(  # noqa: PLR0913, PLR0917 - the published signature
     adapter_sha256: str | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Load a quantized checkpoint.
+    """Load a quantized checkpoint into a transformers model, in evaluation mode, with ``model.quantfarm`` as report.
 
     Args:
         model_id_or_path: a local folder, or a hub id.
         quantize_config: settings that replace those of the folder, key by key, or a parsed QuantConfig.
         device_map: one device for everything, as a name or a mapping whose values are all the same.
-        device: the same, as one value; left out with device_map, the best family present.
+        device: the same, as one value; with neither, the best family present.
         backend: AUTO and AUTO_TRAINABLE choose for each layer; any other name is a demand for all of them.
-        profile: a loading strategy for files that can be opened dense or packed; a packed checkpoint has no choice.
+        profile: accepted and noted, since a packed checkpoint can be opened in one way only.
         trust_remote_code: whether code from the folder may run, as transformers means it.
-        allow_remote_adapter: as the next two, an error when given, since this version loads no adapter.
+        allow_remote_adapter: an error when given, as the next two: this version fetches no adapter.
         adapter_revision: see allow_remote_adapter.
         adapter_sha256: see allow_remote_adapter.
-        **kwargs: ``dtype`` or ``torch_dtype``, ``attn_implementation``, and for hub ids ``revision``, ``token``,
-            ``cache_dir``, ``local_files_only``, ``force_download``.
-
-    Returns:
-        The transformers model in evaluation mode; ``model.quantfarm`` is the LoadReport.
+        **kwargs: ``dtype`` (or ``torch_dtype``), ``attn_implementation``, and the options of a hub download.
 
     Raises:
-        CheckpointError, TensorMismatch: the folder is incomplete or does not fit its settings; names the tensors.
+        CheckpointError: the folder is incomplete or does not fit the model or its settings (TensorMismatch).
         ConfigError: settings or arguments are unknown, missing or contradict each other.
         KernelRefused: a layer that no backend, or not the demanded one, can serve.
         MissingPackage: transformers, accelerate or huggingface_hub is not installed.
         TypeError: an unknown keyword.
     """
-    profile = normalize_profile(profile)
-    wanted = normalize_backend(backend) or BACKEND.AUTO
+    strategy, wanted = normalize_profile(profile), normalize_backend(backend) or BACKEND.AUTO
     _refuse_adapters(allow_remote_adapter, adapter_revision, adapter_sha256)
     dtype = _take_dtype(kwargs)
     hub = {key: kwargs.pop(key) for key in skeleton.HUB_OPTIONS if key in kwargs}
     options = {key: kwargs.pop(key) for key in skeleton.MODEL_OPTIONS if key in kwargs}
-    if kwargs:
-        known = "dtype, torch_dtype, " + ", ".join((*skeleton.MODEL_OPTIONS, *skeleton.HUB_OPTIONS))
-        raise TypeError(f"load: unknown keyword {', '.join(kwargs)}; known: {known}")
+    _refuse_unknown(kwargs)
     host = probe(failed=failures())
     devices = _one_device(device_map, device, host)
     folder = skeleton.find_folder(model_id_or_path, hub)
@@ -80,24 +73,35 @@ def load(  # noqa: PLR0913, PLR0917 - the published signature
     plan = layers.Plan(
         config=config, host=host, device=_torch_device(devices[0]), devices=devices, backend=wanted, dtype=actual
     )
+    model.quantfarm = _fill(model, checkpoint, plan, strategy)
+    model.quantfarm.log()
+    return model
+
+
+def _fill(model: Any, checkpoint: Checkpoint, plan: layers.Plan, profile: PROFILE) -> LoadReport:
+    """Put every tensor into the empty model: quantized layers first, then plain tensors, ties and settings."""
     used, notes = layers.replace_layers(model, checkpoint, plan)
-    unpacked, more = layers.stays_dense(model, config, checkpoint.where)
+    unpacked, more = layers.stays_dense(model, plan.config, checkpoint.where)
     notes += more + dense.fill(model, checkpoint, used, plan.device)
     if profile is not PROFILE.AUTO:
         notes.append(f"profile {profile.value} has no meaning for a packed checkpoint")
-    skeleton.finish(model, folder)
+    skeleton.finish(model, checkpoint.folder)
     if getattr(model.config, "quantization_config", None) is None:
-        model.config.quantization_config = config.as_settings()
-    model.quantfarm = LoadReport(
-        source=str(folder),
-        config=config,
-        dtype=str(actual).removeprefix("torch."),
+        model.config.quantization_config = plan.config.as_settings()
+    return LoadReport(
+        source=str(checkpoint.folder),
+        config=plan.config,
+        dtype=str(plan.dtype).removeprefix("torch."),
         kinds=plan.kinds(),
         dense=tuple(unpacked),
-        notes=tuple(dict.fromkeys([*config.notes, *notes])),
+        notes=tuple(dict.fromkeys([*plan.config.notes, *notes])),
     )
-    model.quantfarm.log()
-    return model
+
+
+def _refuse_unknown(kwargs: dict[str, Any]) -> None:
+    if kwargs:
+        known = ", ".join(("dtype", "torch_dtype", *skeleton.MODEL_OPTIONS, *skeleton.HUB_OPTIONS))
+        raise TypeError(f"load: unknown keyword {', '.join(kwargs)}; known: {known}")
 
 
 def _settings(folder: Path, given: Mapping[str, Any] | QuantConfig | None) -> QuantConfig:
@@ -134,7 +138,8 @@ def _refuse_adapters(allow: bool, revision: str | None, sha256: str | None) -> N
 
 
 def _take_dtype(kwargs: dict[str, Any]) -> object:
-    given = {key: kwargs.pop(key) for key in ("dtype", "torch_dtype") if kwargs.get(key) is not None}
+    both = {key: kwargs.pop(key, None) for key in ("dtype", "torch_dtype")}
+    given = {key: value for key, value in both.items() if value is not None}
     if len({str(value).removeprefix("torch.") for value in given.values()}) > 1:
         lines = [f"{key}: {value}" for key, value in given.items()]
         raise ConfigError("cannot load: two dtypes were asked for", lines=lines, remedy="pass dtype only")

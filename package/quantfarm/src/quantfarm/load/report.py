@@ -62,7 +62,9 @@ class LoadReport:
     def lost(self) -> tuple[str, ...]:
         """The notes on faster backends that only the installation stands against."""
         pairs = ((c, kind.selection) for kind in self.kinds for c in kind.selection.ahead)
-        return tuple(dict.fromkeys(lost_note(c, s) for c, s in pairs if c.lost_to_installation and (c.priority or 0) > 0))
+        return tuple(
+            dict.fromkeys(lost_note(c, s) for c, s in pairs if c.lost_to_installation and (c.priority or 0) > 0)
+        )
 
     def lines(self) -> list[str]:
         """Return the text, a line each: kinds, notes, and last which faster backend the installation lacks."""
