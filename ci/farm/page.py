@@ -75,8 +75,9 @@ def check() -> None:
     text = files()[places.SUPPORT_PAGE]
     found = places.SUPPORT_PAGE.read_text(encoding="utf-8") if places.SUPPORT_PAGE.is_file() else ""
     if found != text:
-        name = places.SUPPORT_PAGE.relative_to(places.ROOT)
-        raise PageStale(f"{name} is not what declarations and evidence give", remedy="python -m farm page")
+        raise PageStale(
+            f"docs/{places.SUPPORT_PAGE.name} is not what declarations and evidence give", remedy="python -m farm page"
+        )
 
 
 def explain(cell_id: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import farm_records
 import pytest
+
 from farm import evidence
 from farm.errors import EvidenceInvalid
 

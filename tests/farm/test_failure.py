@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from farm.failure import CLASSES, RETRIES, Failure, classify, combine
 
 LOGS = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from farm import matrix, places
 from farm.errors import PlanInvalid
 

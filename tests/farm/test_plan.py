@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from farm import cells, declarations, matrix, places, plan
 from farm.errors import PlanInvalid
 

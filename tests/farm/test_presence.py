@@ -7,6 +7,7 @@ from pathlib import Path
 
 import farm_wheels
 import pytest
+
 from farm import declarations, matrix, places, presence
 from farm.errors import WheelDiffers
 from farm.wheel import Wheel

@@ -6,12 +6,13 @@ from typing import Any
 
 import farm_records
 import pytest
-from farm.cells import Cell
-from farm.evidence import Record
-from farm.state import PATH, RAISES, state, summary
 from farm_records import cell, now, record
 from hypothesis import given
 from hypothesis import strategies as st
+
+from farm.cells import Cell
+from farm.evidence import Record
+from farm.state import PATH, RAISES, state, summary
 
 KINDS = [*PATH, "refusal"]
 ALL = [cell(kind, name) for name in ("fast", "slow") for kind in KINDS]
