@@ -127,7 +127,7 @@ def _plan_for(lane: str, order: Order, tests: bundles.Bundle, say: Say | None) -
         "records": list(order.declarations["records"]),
         "data": str(tests.folder / "data"),
         "model": str(model or ""),
-        "scratch": str(places.WORK / "scratch"),
+        "scratch": str(places.WORK / "scratch" / order.built["wheels"][0]["sha256"][:16]),
     }
 
 

@@ -22,27 +22,14 @@ def _source(job: Job) -> Path:
     return found[0]
 
 
-def _dense(job: Job) -> Path:
-    """Return the dense model as a folder, made once from the GGUF file by transformers' own reader."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    source, folder = _source(job), Path(job.scratch) / "dense"
-    if not (folder / "ready").exists():
-        where = {"pretrained_model_name_or_path": str(source.parent), "gguf_file": source.name}
-        AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float16).save_pretrained(folder)
-        AutoTokenizer.from_pretrained(**where).save_pretrained(folder)
-        (folder / "ready").touch()
-    return folder
-
-
 def _converted(job: Job) -> Path:
-    """Return the model in 4-bit GPTQ, made once a run by the wheel under test."""
+    """Return the model in 4-bit GPTQ, made once by the wheel under test from the GGUF file."""
     from quantfarm.load.convert import convert
 
     folder = Path(job.scratch) / "gptq-4bit"
-    if not (folder / "ready").exists():
-        convert(_dense(job), folder, bits=4, group_size=64, sym=True)
-        (folder / "ready").touch()
+    if not (folder / "config.json").exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        convert(_source(job), folder, bits=4, group_size=64, sym=True)
     return folder
 
 
