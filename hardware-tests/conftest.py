@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.job import Job, jobs_of
+from support.layers import launches_by_level
 
 _FIGURES = pytest.StashKey[dict[str, Any]]()
 _JOB = pytest.StashKey[Job]()
@@ -85,6 +86,23 @@ def _case_key(item: pytest.Item) -> str:
 def figures(request: pytest.FixtureRequest) -> dict[str, Any]:
     """What a test measured; it goes into the record, whether the test passes or not."""
     return request.node.stash.setdefault(_FIGURES, {})  # type: ignore[no-any-return]
+
+
+@pytest.fixture(autouse=True)
+def on_the_lane_s_path(job: Job, figures: dict[str, Any]) -> Generator[None]:
+    """Fail any test whose native launches ran on another instruction set than the lane stands for.
+
+    A number or a time that another code path produced is no evidence for this lane.
+    """
+    before = launches_by_level(job.record)
+    yield
+    after = launches_by_level(job.record)
+    grown = {level: after[level] - before[level] for level in after if after[level] != before[level]}
+    stands_for = job.lane_row["archs"]
+    strangers = [level for level in grown if stands_for and level not in stands_for]
+    if grown:
+        figures["launches_by_level"] = grown
+    assert not strangers, f"another code path ran: needs {' or '.join(stands_for)}, got {', '.join(strangers)}"
 
 
 @pytest.hookimpl(wrapper=True)

@@ -38,6 +38,7 @@ _PRODUCT = (
     ("illegal-instruction", r"illegal instruction|SIGILL"),
     ("missing-kernel", r"artifact_absent|artifact_skipped|no operator named|has no attribute 'quantfarm_"),
     ("import", r"ImportError|ModuleNotFoundError|undefined symbol"),
+    ("wrong-path", r"another code path ran"),
     ("wrong-refusal", r"needs the code \w+, got"),
 )
 _SIGNALS = {4: "illegal-instruction", 6: "abort", 8: "arithmetic", 11: "segmentation-fault"}

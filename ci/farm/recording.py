@@ -62,8 +62,9 @@ def _verdict(result: Result, passed: int) -> dict[str, str]:
         name = "timeout" if result.timed_out else "fail"
         if not any(line["outcome"] == "failed" for line in result.lines) and not result.timed_out:
             name = "error"
-        first = next((line["message"] for line in result.lines if line["outcome"] == "failed"), result.log)
-        reason = f"{result.failure.member}: {_last_line(first)}"
+        first = next((line["message"] for line in result.lines if line["outcome"] == "failed"), "")
+        sentence = first.splitlines()[0][:300] if first else _last_line(result.log)
+        reason = f"{result.failure.member}: {sentence}"
         return {"verdict": name, "reason": reason, "failure_class": result.failure.kind}
     if not passed:
         reasons = [line["message"] for line in result.lines if line["outcome"] == "skipped"]

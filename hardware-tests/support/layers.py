@@ -14,7 +14,9 @@ from quantfarm.declare.spec import KernelSpec
 from quantfarm.formats.config import parse
 from quantfarm.formats.quant_tensor import QuantTensor
 from quantfarm.formats.table import find
+from quantfarm.runtime.artifacts import load_library
 from quantfarm.runtime.linear import QuantLinear
+from quantfarm.select.host import CPU_ISAS
 from support.weights import Weight
 
 
@@ -26,6 +28,16 @@ def spec_of(record: Mapping[str, Any]) -> KernelSpec:
 def backend_of(spec: KernelSpec) -> ModuleType:
     """Return the kernel's backend module."""
     return importlib.import_module(f"quantfarm.kernels.{spec.kernel}.backend")
+
+
+def launches_by_level(record: Mapping[str, Any]) -> dict[str, int]:
+    """Return how often the record's native kernel computed on each instruction-set level; empty for other records."""
+    library = record["artifact"]["library"]
+    operators = getattr(torch.ops, f"quantfarm_{library}") if library else None
+    if operators is None or load_library(library).status != "loaded":
+        return {}
+    count = getattr(operators, f"{record['kernel']}_calls")
+    return {f"x86_64_{name}": int(count(isa)) for isa, name in enumerate(CPU_ISAS) if isa}
 
 
 def build(weight: Weight, record: Mapping[str, Any]) -> QuantLinear:

@@ -74,7 +74,9 @@ def test_a_skipped_test_is_no_pass() -> None:
 
 def test_a_failure_keeps_its_class_and_first_sentence() -> None:
     """The verdict says fail, the class, and the line that the test printed."""
-    record = made(line("passed"), line("failed", "E  over the limit"), failure=Failure("numeric", "over-limit"))
+    record = made(
+        line("passed"), line("failed", "over the limit\nassert not 3"), failure=Failure("numeric", "over-limit")
+    )
     assert record.verdict == {
         "verdict": "fail",
         "reason": "over-limit: over the limit",
