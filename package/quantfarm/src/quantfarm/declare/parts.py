@@ -48,7 +48,7 @@ ROTATED = Tolerance(
     cap={"float16": 1e-3, "bfloat16": 3e-3, "float32": 2e-6},
     floor={"float16": 2.5e-4, "bfloat16": 1e-3, "float32": 1e-6},
 )
-QQQ = Tolerance(
+W4A8 = Tolerance(
     derivation="QQQ W4A8, against the same int8 codes",
     cap={"float16": 5e-4, "bfloat16": 2e-3},
     floor={"float16": 1e-4, "bfloat16": 5e-4},
@@ -58,7 +58,7 @@ NARROW_FLOAT = Tolerance(
     cap={"float16": 1e-3, "bfloat16": 2e-3},
     floor={"float16": 2.5e-4, "bfloat16": 5e-4},
 )
-FP8 = Tolerance(
+SCALED = Tolerance(
     derivation="FP8 scaled matmul, two-level accumulation",
     cap={"float16": 2e-3, "bfloat16": 2e-3, "float32": 2e-3},
     floor={"float16": 5e-4, "bfloat16": 5e-4, "float32": 5e-4},

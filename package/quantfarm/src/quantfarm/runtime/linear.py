@@ -59,7 +59,7 @@ class QuantLinear(nn.Module):
     ) -> None:
         super().__init__()
         self.in_features, self.out_features = tensor.k, tensor.n
-        self.spec, self.module_name, self.trainable = spec, name, spec.features.training
+        self.spec, self.module_name, self.trainable = spec, name, spec.features.training is True
         self._backend, self._read = backend, read
         self._dtypes = frozenset(getattr(torch, dtype) for dtype in spec.activations)
         self._number = ops.register_layer(self)

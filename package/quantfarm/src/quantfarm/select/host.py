@@ -17,8 +17,7 @@ from types import MappingProxyType
 from quantfarm.declare.artifact import ArtifactState
 from quantfarm.declare.device import CPU_LEVELS, Arch, parse_arch
 from quantfarm.declare.names import DEVICE
-from quantfarm.declare.registry import KERNELS
-from quantfarm.declare.spec import ArtifactKind
+from quantfarm.declare.registry import KERNELS, implemented, implemented_records
 from quantfarm.errors import ConfigError
 from quantfarm.select import machine as raw
 
@@ -90,6 +89,7 @@ class Host:
         torch_ops: operators that the records ask for and torch has; None when nobody could look.
         failed: backend value to the text of its first failure in this process.
         torch_error: why an installed torch could not be imported; empty otherwise.
+        implemented: kernel folders whose code is in the installed front; every other record is declared only.
     """
 
     platform: str = "linux"
@@ -105,6 +105,7 @@ class Host:
     torch_ops: frozenset[str] | None = None
     failed: Mapping[str, str] = field(default_factory=dict)
     torch_error: str = ""
+    implemented: frozenset[str] = field(default_factory=implemented)
 
     def of_family(self, family: DEVICE) -> tuple[HostDevice, ...]:
         """Return the visible devices of one family, in order."""
@@ -159,12 +160,12 @@ def probe(
     """
     settings = read_settings(os.environ)
     packages = {name for spec in KERNELS for name in spec.dependencies}
-    wanted = frozenset(name for spec in KERNELS for name in spec.toolchain.torch_ops)
+    wanted = frozenset(name for spec in KERNELS for name in spec.toolchain.all_ops)
     torch_facts = raw.torch_facts(wanted) if use_torch else raw.torch_facts_unloaded()
     features, cpu_name = raw.cpu_facts(torch_facts.cpu_capability)
     if load_artifact is None:
         load_artifact = _artifact_reader(loaded=torch_facts.imported)
-    libraries = {spec.artifact.library for spec in KERNELS if spec.artifact.kind is ArtifactKind.NATIVE}
+    libraries = {name for spec in implemented_records() for name in spec.artifact.libraries}
     versions = raw.package_versions(packages) | torch_facts.versions
     host = Host(
         platform=sys.platform,

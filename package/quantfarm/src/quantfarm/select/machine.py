@@ -131,9 +131,14 @@ def torch_facts(wanted_operators: frozenset[str]) -> TorchFacts:
 
 
 def has_operator(torch: Any, name: str) -> bool:
-    """Say whether torch knows an operator ``namespace::name``."""
-    space, _, operator = name.partition("::")
-    return hasattr(getattr(torch.ops, space), operator)
+    """Say whether torch knows an operator ``namespace::name``, or a name of its own such as ``torch.nn.Linear``."""
+    space, mark, operator = name.partition("::")
+    if mark:
+        return hasattr(getattr(torch.ops, space), operator)
+    found = torch
+    for part in name.split(".")[1:]:
+        found = getattr(found, part, None)
+    return found is not None
 
 
 def _limits(properties: Any) -> dict[str, int]:

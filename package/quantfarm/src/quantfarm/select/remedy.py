@@ -48,8 +48,13 @@ def record_of(backend: BACKEND) -> KernelSpec | None:
 
 
 def command(reason: Reason, backend: BACKEND, host: Host) -> str:
-    """Return the command that removes a reason of a backend's record, or an empty text where none can."""
+    """Return the command that removes a reason of a backend's record, or an empty text where none can.
+
+    A record whose kernel is not in this version has no command: nothing that can be installed would make it run.
+    """
     spec = record_of(backend)
+    if spec is not None and spec.kernel not in host.implemented:
+        return ""
     library = spec.artifact.library if spec else ""
     needed = reason.need.replace(" >= ", ">=")
     if reason.code == "artifact_absent":

@@ -79,7 +79,7 @@ def improvement(selection: Selection, host: Host) -> str:
         fix = command(candidate.reasons[0], candidate.backend, host) if candidate.lost_to_installation else ""
         if fix:
             return f"{candidate.backend.value} needs {candidate.reasons[0].need}: {fix}"
-    first = selection.ahead[0]
+    first = min(selection.ahead, key=lambda candidate: len(candidate.reasons))
     return f"{first.backend.value} needs {first.reasons[0].need} ({first.reasons[0].code})"
 
 

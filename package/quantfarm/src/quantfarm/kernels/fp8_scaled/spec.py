@@ -1,7 +1,7 @@
 """Declarations of FP8 weights with a scale for the tensor, for a row or for a block."""
 
 from quantfarm.declare.names import BACKEND, DEVICE, FORMAT, METHOD
-from quantfarm.declare.parts import FP8, LICENCE, MAINTAINERS, PORTABLE, TORCH, UNGATED
+from quantfarm.declare.parts import LICENCE, MAINTAINERS, PORTABLE, SCALED, TORCH, UNGATED
 from quantfarm.declare.scheme import WeightKind
 from quantfarm.declare.spec import UNDECLARED, Accepts, Features, KernelSpec, ShapeRule
 
@@ -40,7 +40,7 @@ FP8 = KernelSpec(
     toolchain=TORCH,
     dependencies={},
     features=_FEATURES,
-    tolerance=FP8,
+    tolerance=SCALED,
     priorities={FORMAT.FP8: 15},
     origin="declared from the contract; no code yet",
     licence=LICENCE,

@@ -15,7 +15,7 @@ _FEATURES = Features(
     keeps_source=UNDECLARED,
 )
 
-CPU = KernelSpec(
+ON_CPU = KernelSpec(
     backend=BACKEND.GGUF_CPP_CPU,
     kernel="ggml_library",
     method=METHOD.GGUF,
@@ -47,7 +47,7 @@ CPU = KernelSpec(
     maintainers=MAINTAINERS,
 )
 
-CUDA = KernelSpec(
+ON_CUDA = KernelSpec(
     backend=BACKEND.GGUF_CPP_CUDA,
     kernel="ggml_library",
     method=METHOD.GGUF,

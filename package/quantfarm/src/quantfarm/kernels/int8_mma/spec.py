@@ -2,7 +2,7 @@
 
 from quantfarm.declare.device import parse_arch
 from quantfarm.declare.names import BACKEND, DEVICE, FORMAT, METHOD
-from quantfarm.declare.parts import CUDA_LIBRARY, LICENCE, MAINTAINERS, QQQ, TORCH
+from quantfarm.declare.parts import CUDA_LIBRARY, LICENCE, MAINTAINERS, TORCH, W4A8
 from quantfarm.declare.scheme import WeightKind
 from quantfarm.declare.spec import UNDECLARED, Accepts, Features, KernelSpec, ShapeRule, Targets
 
@@ -49,7 +49,7 @@ QQQ = KernelSpec(
     toolchain=TORCH,
     dependencies={},
     features=_FEATURES,
-    tolerance=QQQ,
+    tolerance=W4A8,
     priorities={FORMAT.QQQ: 100},
     origin="declared from the contract; no code yet",
     licence=LICENCE,

@@ -1,7 +1,7 @@
 """Declarations of the portable path of int4 weights with int8 activations."""
 
 from quantfarm.declare.names import BACKEND, FORMAT, METHOD
-from quantfarm.declare.parts import ANYWHERE, LICENCE, MAINTAINERS, PORTABLE, QQQ, TORCH
+from quantfarm.declare.parts import ANYWHERE, LICENCE, MAINTAINERS, PORTABLE, TORCH, W4A8
 from quantfarm.declare.scheme import WeightKind
 from quantfarm.declare.spec import UNDECLARED, Accepts, Features, KernelSpec, ShapeRule
 
@@ -48,7 +48,7 @@ QQQ = KernelSpec(
     toolchain=TORCH,
     dependencies={},
     features=_FEATURES,
-    tolerance=QQQ,
+    tolerance=W4A8,
     priorities={FORMAT.QQQ: 90},
     origin="declared from the contract; no code yet",
     licence=LICENCE,
