@@ -10,6 +10,7 @@ from quantfarm.declare.artifact import ArtifactState
 from quantfarm.declare.device import parse_arch
 from quantfarm.declare.names import DEVICE
 from quantfarm.declare.registry import KERNELS
+from quantfarm.declare.spec import KernelSpec
 from quantfarm.select.host import Host, HostDevice, Settings
 
 AVX2 = frozenset({"avx2", "fma", "f16c"})
@@ -179,3 +180,10 @@ HOSTS |= {
 HOSTS["ALL-H200-OLD-DRIVER"] = replace(
     HOSTS["ALL-H200-NEW-DRIVER"], versions={**HOSTS["ALL-H200-NEW-DRIVER"].versions, "driver": "525.60.13"}
 )
+
+_PORTABLE = next(spec for spec in KERNELS if spec.kernel == "panel_dequant")
+RECORDS: dict[str, tuple[KernelSpec, ...]] = {
+    "": KERNELS,
+    "few-rows": (replace(_PORTABLE, shape=replace(_PORTABLE.shape, m_max=32)),),
+}
+"""Registries of the golden table: the real one, and made-up ones for codes that no record produces."""

@@ -54,6 +54,13 @@ def record_states(host: Host, kernels: tuple[KernelSpec, ...] = KERNELS) -> tupl
     states = []
     for spec in kernels:
         request = plain_request(spec, host)
-        reasons = check(spec, request, host)
-        states.append(RecordState(name=spec.name, backend=spec.backend.value, request=str(request), reasons=reasons))
+        states.append(
+            RecordState(
+                name=spec.name,
+                backend=spec.backend.value,
+                request=str(request),
+                reasons=check(spec, request, host),
+                written=spec.kernel in host.implemented,
+            )
+        )
     return tuple(states)

@@ -18,6 +18,9 @@ from quantfarm.select.host import Host
 from quantfarm.select.pairs import FORMATS_OF, takes_part
 from quantfarm.select.request import Request
 
+_MOST_ANSWERS = 1024
+"""How many answers of one host are kept."""
+
 
 def check(spec: KernelSpec, request: Request, host: Host) -> tuple[Reason, ...]:
     """Return every reason against the record, in the fixed order; empty means it can serve the request.
@@ -26,15 +29,23 @@ def check(spec: KernelSpec, request: Request, host: Host) -> tuple[Reason, ...]:
     """
     if spec.retired:
         return (Reason("retired", "a backend in use", "retired", note=spec.retired),)
-    parts = [
-        _policy(spec, request),
-        _format(spec, request),
-        device_reasons(spec, request, host),
-        install_reasons(spec, request, host),
-    ]
+    parts = [_policy(spec, request), _format(spec, request), iter(_on_host(spec, request, host))]
     if spec.method is request.method and request.format in spec.formats:
         parts += [_scheme(spec, request), _numbers(spec, request), shape_reasons(spec.shape, request)]
     return tuple(chain(*parts, _features(spec, request), _exclusions(spec, request)))
+
+
+def _on_host(spec: KernelSpec, request: Request, host: Host) -> tuple[Reason, ...]:
+    """Return what device and installation say, once for a record and its devices: the layers of a model share it."""
+    key = (id(spec), request.devices, request.mixed_recipe)
+    known = host.answers.get(key)
+    if known is not None and known[0] is spec:
+        return known[1]
+    found = (*device_reasons(spec, request, host), *install_reasons(spec, request, host))
+    if len(host.answers) >= _MOST_ANSWERS:
+        host.answers.clear()
+    host.answers[key] = (spec, found)
+    return found
 
 
 def _policy(spec: KernelSpec, request: Request) -> Iterator[Reason]:

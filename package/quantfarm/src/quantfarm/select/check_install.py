@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from packaging.version import InvalidVersion, Version
 
@@ -67,6 +68,8 @@ def _artifact(spec: KernelSpec, library: str, request: Request, host: Host) -> I
 
 
 def _got(state: ArtifactState) -> str:
+    if state.status == "absent" and state.text:
+        return "an installation without native code"
     shown = {"absent": "none", "skipped": "a build without it", "failed": "a load error"}
     return shown.get(state.status, f"version {state.version}" if state.version else state.status)
 
@@ -123,6 +126,7 @@ def _toolchain(spec: KernelSpec, request: Request, host: Host) -> Iterator[Reaso
         yield Reason("driver", f"driver >= {tools.driver}", driver)
 
 
+@lru_cache(maxsize=1024)
 def older(found: str, floor: str) -> bool:
     """Say whether a version is below a floor; an empty floor is met by all, an unreadable version by none.
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any
 
 from quantfarm.declare.artifact import ArtifactState
 from quantfarm.declare.device import CPU_LEVELS, Arch, parse_arch
@@ -121,6 +122,11 @@ class Host:
         return next((level for level in reversed(CPU_LEVELS) if self.runs_level(level)), self.machine)
 
     @cached_property
+    def answers(self) -> dict[Any, Any]:
+        """What was found out about records on this host, kept by ``check``; a host never changes, so it stays true."""
+        return {}
+
+    @cached_property
     def key(self) -> str:
         """One text that differs when any fact differs; the cache's key."""
         return json.dumps(vars_of(self), sort_keys=True, default=_plain)
@@ -166,7 +172,7 @@ def probe(
     if load_artifact is None:
         load_artifact = _artifact_reader(loaded=torch_facts.imported)
     libraries = {name for spec in implemented_records() for name in spec.artifact.libraries}
-    versions = raw.package_versions(packages) | torch_facts.versions
+    versions = raw.package_versions(packages) | {"driver": raw.driver_version()} | torch_facts.versions
     host = Host(
         platform=sys.platform,
         machine=platform.machine(),

@@ -27,6 +27,10 @@ _CAPABILITY: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 _BROKEN = (ImportError, OSError, RuntimeError)
+NVIDIA_VERSION = Path("/proc/driver/nvidia/version")
+"""Where NVIDIA's kernel module says its version; a container shows it too, with or without devices."""
+
+_LIBRARY_FOLDERS = tuple(map(Path, ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/aarch64-linux-gnu")))
 _LIMITS = ("shared_memory_per_block_optin", "total_memory", "multi_processor_count", "warp_size")
 
 
@@ -85,6 +89,23 @@ def package_versions(names: Iterable[str]) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def driver_version(source: Path = NVIDIA_VERSION) -> str:
+    """Return the version of NVIDIA's kernel module, or an empty text where it is not loaded."""
+    text = source.read_text(encoding="utf-8", errors="replace") if source.is_file() else ""
+    match = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)", text)
+    return match[1] if match else ""
+
+
+def driver_library_version(folders: Iterable[Path] = _LIBRARY_FOLDERS) -> str:
+    """Return the version of the driver's library for programs, from the name of its file; empty where there is none."""
+    for folder in folders:
+        link = folder / "libcuda.so.1"
+        match = re.search(r"libcuda\.so\.(\d+\.[\d.]+)$", link.resolve().name) if link.exists() else None
+        if match:
+            return match[1]
+    return ""
 
 
 def torch_facts_unloaded() -> TorchFacts:

@@ -58,7 +58,9 @@ def command(reason: Reason, backend: BACKEND, host: Host) -> str:
     library = spec.artifact.library if spec else ""
     needed = reason.need.replace(" >= ", ">=")
     if reason.code == "artifact_absent":
-        return install_library(library) if library else ""
+        state = host.artifacts.get(library)
+        recorded = state is not None and state.status == "absent" and bool(state.version)
+        return (reinstall_library if recorded else install_library)(library) if library else ""
     if reason.code == "artifact_wrong_abi" and older(host.versions.get("torch", "0"), OLDEST_TORCH):
         return install_torch()
     if reason.code in ("artifact_skipped", "artifact_wrong_abi", "artifact_failed"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from quantfarm.declare.names import (
@@ -127,6 +128,14 @@ class Request:
         plain = replace(self, dynamic=(), multi_select=False)
         return {BASE: plain} | {o.pattern: o.apply(plain) for o in self.dynamic if not o.exclude}
 
+    def __hash__(self) -> int:
+        """Return the hash of every field, computed once: caches ask for it many times."""
+        known: int | None = self.__dict__.get("_hash")
+        if known is None:
+            known = hash(tuple(getattr(self, f.name) for f in fields(self)))
+            object.__setattr__(self, "_hash", known)
+        return known
+
     @property
     def automatic(self) -> bool:
         """Whether a choice is asked for instead of a named backend."""
@@ -140,8 +149,9 @@ class Request:
     @property
     def excluded(self) -> tuple[BACKEND, ...]:
         """Backends taken out of the automatic choice: each field ``allow_<name>`` that is False names one."""
-        names = [f.name.removeprefix(_ALLOW) for f in fields(self) if f.name.startswith(_ALLOW)]
-        out = (normalize_backend(name) for name in names if not getattr(self, _ALLOW + name))
+        if all(getattr(self, name) for name in _allowing()):
+            return ()
+        out = (normalize_backend(n.removeprefix(_ALLOW)) for n in _allowing() if not getattr(self, n))
         return tuple(backend for backend in out if backend is not None)
 
     @property
@@ -193,6 +203,11 @@ class Request:
             "dynamic": {override.key: dict(override.changes) for override in self.dynamic},
         }
         return plain
+
+
+@cache
+def _allowing() -> tuple[str, ...]:
+    return tuple(f.name for f in fields(Request) if f.name.startswith(_ALLOW))
 
 
 def normalize_devices(value: object, host: Host) -> tuple[Device, ...]:
