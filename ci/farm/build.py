@@ -105,7 +105,9 @@ def _check_budgets(built: Sequence[Wheel], matrix: Matrix) -> None:
         if (size := wheel.path.stat().st_size) > matrix.wheels[wheel.distribution].budget_bytes
     ]
     if over:
-        raise BuildFailed("cannot take the wheels: too large", lines=over, remedy="raise the budget in matrix.yaml, with the reason")
+        raise BuildFailed(
+            "cannot take the wheels: too large", lines=over, remedy="raise the budget in matrix.yaml, with the reason"
+        )
 
 
 def _publish(built: Sequence[Wheel], state: source.Source, say: Say) -> Built:
@@ -121,7 +123,7 @@ def _publish(built: Sequence[Wheel], state: source.Source, say: Say) -> Built:
 
 
 def _record(built: Sequence[Wheel], state: source.Source) -> dict[str, Any]:
-    compilers = [_compiler(wheel) for wheel in built]
+    compilers, declared = [_compiler(wheel) for wheel in built], facts.read()
     return {
         "schema": SCHEMA,
         "commit": state.commit,
@@ -130,7 +132,8 @@ def _record(built: Sequence[Wheel], state: source.Source) -> dict[str, Any]:
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in _TOOLS}},
         "machine": platform.machine(),
         "image": "none: built on the machine itself",
-        "declarations": facts.digest(facts.read()),
+        "declarations": facts.digest(declared),
+        "kernels": kernel_hashes(declared),
         "constraints": places.sha256(places.CONSTRAINTS),
         "wheels": [
             {
@@ -143,6 +146,12 @@ def _record(built: Sequence[Wheel], state: source.Source) -> dict[str, Any]:
             for wheel in built
         ],
     }
+
+
+def kernel_hashes(declared: Mapping[str, Any]) -> dict[str, str]:
+    """Return kernel folder to the checksum of its two halves in this source tree."""
+    libraries = {record["kernel"]: facts.library_of(record) for record in declared["records"]}
+    return {kernel: places.kernel_hash(places.ROOT, kernel, library) for kernel, library in libraries.items()}
 
 
 def _compiler(wheel: Wheel) -> str:

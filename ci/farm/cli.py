@@ -59,7 +59,9 @@ def matrix(schema: Annotated[bool, typer.Option("--schema", help="print the JSON
 def plan(
     tier: Tier = "default",
     as_json: AsJson = False,
-    declarations: Annotated[Path | None, typer.Option(help="JSON of the declarations instead of the source tree")] = None,
+    declarations: Annotated[
+        Path | None, typer.Option(help="JSON of the declarations instead of the source tree")
+    ] = None,
 ) -> None:
     """Print the cells; nothing is built or run."""
     from farm import declarations as facts
@@ -77,7 +79,9 @@ def plan(
 
 
 @app.command()
-def build(target: Annotated[list[str] | None, typer.Option(help="back end to build; may be given again")] = None) -> None:
+def build(
+    target: Annotated[list[str] | None, typer.Option(help="back end to build; may be given again")] = None,
+) -> None:
     """Build the wheels into dist/."""
     from farm import build as building
     from farm import matrix as matrix_file
@@ -105,10 +109,75 @@ def presence(wheels: Annotated[list[Path] | None, typer.Argument()] = None, as_j
             table.add_row(record, arch, proof)
         CONSOLE.print(table)
         for name, row in report.wheels.items():
-            say(f"{name}: {row['bytes']} bytes, tag {row['tag']}, measured {row.get('measured_tag', 'no machine code')}")
+            say(
+                f"{name}: {row['bytes']} bytes, tag {row['tag']}, measured {row.get('measured_tag', 'no machine code')}"
+            )
     if report.findings:
         lines = [str(finding) for finding in report.findings]
         raise PresenceFailed("the wheels are not what is declared", lines=lines, remedy="python -m farm build")
+
+
+@app.command()
+def run(
+    tier: Tier = "default",
+    cell: Annotated[str, typer.Option(help="id of a cell, or a pattern such as '*@cpu-avx512#parity'")] = "*",
+    lane: Annotated[str, typer.Option(help="only this lane")] = "",
+) -> None:
+    """Run the cells of this machine from the wheels in dist/; every cell becomes a line under evidence/."""
+    from farm import ordering, runner
+
+    order = ordering.make(tier, cell, lane)
+    records = runner.run(order, say)
+    ordering.conclude(order, records, say)
+
+
+@evidence_app.command("check")
+def evidence_check() -> None:
+    """Read every line under evidence/ and say what is wrong with the first bad one."""
+    from farm import evidence
+
+    records = evidence.read_all(places.EVIDENCE)
+    say(f"{len(records)} records, all valid")
+
+
+@app.command()
+def page(
+    check: Annotated[
+        bool, typer.Option("--check", help="write nothing; fail when the checked-in page differs")
+    ] = False,
+    open_it: Annotated[bool, typer.Option("--open", help="show it in a browser, where there is one")] = False,
+) -> None:
+    """Make the support matrix from declarations and evidence."""
+    from farm import page as pages
+
+    if check:
+        pages.check()
+        say("docs/support-matrix.md is current")
+        return
+    for path in pages.write():
+        say(f"wrote {path.relative_to(places.ROOT)}")
+    values = json.loads((places.SITE / "support-matrix.json").read_text(encoding="utf-8"))
+    say("cells by state: " + ", ".join(f"{name} {count}" for name, count in values["counts"].items()))
+    if open_it:
+        browse(places.SITE / "index.html")
+
+
+def browse(path: Path) -> None:
+    """Open a file in a browser; on a machine without one, say where it lies."""
+    import os
+    import webbrowser
+
+    seen = sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    if not (seen and webbrowser.open(path.as_uri())):
+        say(f"open {path.relative_to(places.ROOT)} in a browser")
+
+
+@app.command("explain-cell")
+def explain_cell(cell: Annotated[str, typer.Argument(help="id, such as RECORD@LANE#KIND")]) -> None:
+    """Print one cell as on the page: state, why, figures, how to reproduce."""
+    from farm import page as pages
+
+    print(pages.explain(cell), end="")
 
 
 if __name__ == "__main__":

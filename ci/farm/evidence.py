@@ -130,7 +130,9 @@ def _value_problems(row: dict[str, Any]) -> list[str]:
         ("verdict.failure_class", verdict["failure_class"], ("", *CLASSES)),
         ("when.origin", when["origin"], ORIGINS),
     )
-    found += [f"{name}: needs one of {', '.join(known)}, got {got!r}" for name, got, known in closed if got not in known]
+    found += [
+        f"{name}: needs one of {', '.join(known)}, got {got!r}" for name, got, known in closed if got not in known
+    ]
     if verdict["verdict"] == "untested" and verdict["reason"] not in REASONS:
         found.append(f"verdict.reason: needs one of {', '.join(REASONS)}, got {verdict['reason']!r}")
     for position, wheel in enumerate(row["file"]["wheels"]):

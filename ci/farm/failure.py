@@ -56,7 +56,7 @@ def classify(log: str, *, returncode: int = 1, timed_out: bool = False, progress
         return Failure("infrastructure", "timeout") if progressing else Failure("product", "hang")
     if -returncode in _SIGNALS:
         return Failure("product", _SIGNALS[-returncode])
-    if returncode == -9 or returncode == 137:
+    if returncode in (-9, 137):
         return Failure("infrastructure", "out-of-memory")
     for kind, table in (("infrastructure", _INFRASTRUCTURE), ("numeric", _NUMERIC), ("product", _PRODUCT)):
         for member, pattern in table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -145,7 +146,7 @@ def parse(text: str, source: str) -> Matrix:
         ) from error
 
 
-def _sentences(item: Any, lines: yaml_lines.Any) -> list[tuple[int, str]]:
+def _sentences(item: Any, lines: Mapping[yaml_lines.Path, int]) -> list[tuple[int, str]]:
     path = tuple(item["loc"])
     dotted = ".".join(map(str, path))
     if item["type"] == "extra_forbidden":
@@ -157,7 +158,7 @@ def _sentences(item: Any, lines: yaml_lines.Any) -> list[tuple[int, str]]:
     return [(yaml_lines.line_of(path, lines), f"{dotted}: {item['msg']}, got {item['input']!r}")]
 
 
-def _cross(text: str, lines: yaml_lines.Any) -> tuple[int, str]:
+def _cross(text: str, lines: Mapping[yaml_lines.Path, int]) -> tuple[int, str]:
     parts = text.split(":", 1)[0].split(".")
     path = tuple(int(part) if re.fullmatch(r"\d+", part) else part for part in parts)
     return yaml_lines.line_of(path, lines), text

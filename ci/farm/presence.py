@@ -90,7 +90,9 @@ def _common(wheel: Wheel, matrix: Matrix, report: Report) -> None:
 def _front(wheel: Wheel, declarations: Mapping[str, Any], report: Report) -> None:
     """The front holds no machine code, and the Python half of every kernel."""
     for member in wheel.libraries:
-        report.findings.append(Finding(wheel.path.name, "", "", f"{member}: machine code in a wheel tagged {wheel.tag}"))
+        report.findings.append(
+            Finding(wheel.path.name, "", "", f"{member}: machine code in a wheel tagged {wheel.tag}")
+        )
     if wheel.version != declarations["version"]:
         sentence = f"version: needs {declarations['version']}, got {wheel.version}"
         report.findings.append(Finding(wheel.path.name, "", "", sentence))
@@ -102,9 +104,7 @@ def _front(wheel: Wheel, declarations: Mapping[str, Any], report: Report) -> Non
             report.findings.append(Finding(wheel.path.name, record["name"], "", f"needs {member}, got none"))
 
 
-def _native(
-    wheel: Wheel, library: str, declarations: Mapping[str, Any], matrix: Matrix, report: Report
-) -> None:
+def _native(wheel: Wheel, library: str, declarations: Mapping[str, Any], matrix: Matrix, report: Report) -> None:
     name = wheel.path.name
     expected = declared_markers(declarations, library, matrix.targets[library].family)
     if not wheel.libraries:

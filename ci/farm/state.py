@@ -94,10 +94,12 @@ def state(cell: Cell, records: Sequence[Record], now: Now) -> State:
 
 def staleness(cell: Cell, record: Record, now: Now) -> list[str]:
     """Return every reason why a passing record no longer counts; empty means it does."""
-    found = []
-    for name in ("quantfarm", *([now.back_ends[cell.library]] if cell.library in now.back_ends else [])):
-        if now.wheels.get(name, "") != record.wheel(name):
-            found.append(f"{name} is another file: needs {now.wheels.get(name, 'none')[:12]}, got {record.wheel(name)[:12]}")
+    back_end = now.back_ends.get(cell.library, "")
+    found = [
+        f"{name} is another file: needs {now.wheels.get(name, 'none')[:12]}, got {record.wheel(name)[:12]}"
+        for name in ("quantfarm", back_end)
+        if name and now.wheels.get(name, "") != record.wheel(name)
+    ]
     if now.kernels.get(cell.kernel, record.what["kernel_hash"]) != record.what["kernel_hash"]:
         found.append(f"the folder of kernel {cell.kernel} changed")
     if cell.library and now.compiler and now.compiler != record.build["compiler"]:
@@ -114,7 +116,7 @@ def staleness(cell: Cell, record: Record, now: Now) -> list[str]:
 
 
 def _minor(version: str) -> str:
-    return ".".join(version.split("+")[0].split(".")[:2])
+    return ".".join(version.split("+", maxsplit=1)[0].split(".")[:2])
 
 
 def summary(cells: Mapping[str, Cell], states: Mapping[str, State]) -> State:

@@ -48,7 +48,7 @@ def paired_ratio(subject: Sequence[float], other: Sequence[float], draws: int = 
 def noise(first: Sequence[float], second: Sequence[float]) -> float:
     """Return the noise floor of a run: how far from 1 the interval of the A/A pair reaches."""
     ratio = paired_ratio(first, second)
-    return max(abs(np.log(ratio.low)), abs(np.log(ratio.high)))
+    return float(max(abs(np.log(ratio.low)), abs(np.log(ratio.high))))
 
 
 def threshold(epsilon: float) -> float:

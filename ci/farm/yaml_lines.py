@@ -43,8 +43,9 @@ def _walk(node: yaml.Node, path: Path, lines: dict[Path, int], doubles: list[str
             if key.value in seen:
                 doubles.append(f"line {line}: {'.'.join(map(str, (*path, key.value)))}")
             seen.add(key.value)
-            lines[(*path, key.value)] = line
-            _walk(value, (*path, key.value), lines, doubles)
+            below: Path = (*path, key.value)
+            lines[below] = line
+            _walk(value, below, lines, doubles)
 
 
 def line_of(path: Path, lines: Mapping[Path, int]) -> int:

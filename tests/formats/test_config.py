@@ -106,7 +106,10 @@ def test_modules_to_not_convert_match_whole_path_components() -> None:
     assert [config.for_module(name) for name in names] == [None, None, None]
     assert config.for_module("model.visualizer.proj") == config
     assert config.for_module("model.layers.0.mlp.up_proj") == config
-    assert read(**AWQ, modules_to_not_convert=["mlp.gate"]).for_module("layers.0.mlp.gate_proj") is not None
+    gate = read(**AWQ, modules_to_not_convert=["mlp.gate"])
+    assert gate.for_module("layers.0.mlp.gate") is None
+    assert gate.for_module("layers.0.mlp.gate_proj") == gate
+    assert gate.for_module("layers.0.mlp.up") == gate
 
 
 def test_fused_modules_take_the_rule_that_all_parts_have() -> None:
@@ -198,6 +201,7 @@ def test_what_has_no_reader_lists_what_is_read(settings: dict[str, Any]) -> None
 def test_awq_states_its_zero_points_the_other_way_round() -> None:
     """zero_point is the opposite of sym; both may stand together when they say the same."""
     assert read(**AWQ).sym is False
+    assert read(quant_method="awq", bits=4, group_size=128).sym is False
     assert read(**AWQ | {"zero_point": False, "sym": True}).sym is True
     with pytest.raises(ConfigError, match="sym and zero_point contradict"):
         read(**AWQ | {"sym": True})

@@ -55,7 +55,7 @@ def test_writing_what_was_read_gives_the_same_bytes(name: str) -> None:
         assert all(same_bytes(kept[key], tensors[key]) for key in tensors)
 
 
-@hypothesis.settings(max_examples=400)
+@hypothesis.settings(max_examples=250)
 @given(case=ANY_CASE)
 def test_a_written_case_reads_back_to_the_same_values(case: Case) -> None:
     """Write is the inverse of read for every width, tail, index and zero point; codes and metadata are not copied."""
@@ -225,6 +225,15 @@ def test_every_mismatch_is_told_at_once_with_both_numbers() -> None:
         assert line in str(caught.value)
 
 
+def test_a_padded_file_is_told() -> None:
+    """Tensors of K=11264 do not pass for a layer of K=11008: rows and groups say both numbers."""
+    config = settings(group_size=128, checkpoint_format="gptq_v2")
+    tensors = stored(config, 11264, 8, torch.full((88, 8), 8))
+    with pytest.raises(TensorMismatch, match=r"qweight +rows: needs 1376 \(K=11008, 4 bits\), got 1408") as caught:
+        gptq.read(tensors, config, module="model.layers.3.mlp.down_proj", k=11008)
+    assert "scales         groups: needs 86 (K=11008, group_size=128), got 88" in str(caught.value)
+
+
 def test_missing_and_flat_tensors_are_told() -> None:
     """A missing tensor, a tensor of the wrong rank and a missing g_idx name themselves."""
     config = settings(desc_act=True, checkpoint_format="gptq_v2")
@@ -258,6 +267,10 @@ def test_group_indices_are_normalized() -> None:
     assert "desc_act is false" in unasked.notes[0]
     with pytest.raises(TensorMismatch, match=r"g_idx +values: needs -2 to 1, got 0 to 2"):
         read_with_index([0, 2] * 32)
+    whole = settings(group_size=-1, checkpoint_format="gptq_v2")
+    tensors = stored(whole, 64, 32, torch.full((1, 32), 7)) | {"g_idx": torch.ones(64, dtype=torch.int32)}
+    with pytest.raises(TensorMismatch, match=r"g_idx +values: needs -1 to 0, got 1 to 1"):
+        gptq.read(tensors, whole, module="m")
 
 
 def test_a_read_layer_can_be_pickled() -> None:

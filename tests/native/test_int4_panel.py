@@ -256,19 +256,17 @@ def test_two_python_threads_at_once() -> None:
     weight = make_weight(512, 300, 128)
     inputs = [_x(3 + i, 512, torch.float16, seed=i) for i in range(4)]
     expected = [multiply(_ops(), weight, x) for x in inputs]
-    wrong: list[int] = []
+    equal: list[bool] = []
 
     def work(i: int) -> None:
-        for _ in range(10):
-            if not torch.equal(multiply(_ops(), weight, inputs[i]), expected[i]):
-                wrong.append(i)
+        equal.extend(torch.equal(multiply(_ops(), weight, inputs[i]), expected[i]) for _ in range(10))
 
     workers = [threading.Thread(target=work, args=(i,)) for i in range(4)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    assert not wrong
+    assert equal == [True] * 40
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -285,7 +283,7 @@ def test_a_forked_child_computes(threads: int) -> None:
     assert os.waitstatus_to_exitcode(status) == 0
 
 
-REFUSALS = {
+REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "x of a type that is no activation": ({"x": torch.zeros(1, 64, dtype=torch.float64)}, "x dtype: needs float16"),
     "x of three dimensions": ({"x": torch.zeros(1, 1, 64)}, r"x shape: needs \[M, K\], got \[1, 1, 64\]"),
     "strided x": ({"x": torch.zeros(64, 2).t()}, "x: needs a contiguous tensor"),

@@ -38,7 +38,7 @@ def assert_same(tensor: QuantTensor, wanted: np.ndarray) -> None:
     assert np.array_equal(tensor.decoded().numpy(), wanted.astype(np.float32))
 
 
-@hypothesis.settings(max_examples=400)
+@hypothesis.settings(max_examples=250)
 @given(case=ANY_CASE)
 def test_reader_and_reference_agree_on_any_tensor(case: Case) -> None:
     """Every width, tail, short group, index, negative word and corner zero point decodes to the same fp32 bits."""

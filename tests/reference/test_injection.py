@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -85,17 +86,25 @@ def judged(w: torch.Tensor, w64: np.ndarray, dtype: torch.dtype) -> tuple[tuple[
     x = torch.randn(17, k, generator=torch.Generator().manual_seed(5)).to(dtype)
     figures = reference.errors((x.to(torch.float32) @ w.t()).to(dtype), reference.linear(x, w64))
     rows = reference.verdict(figures, reference.dense_error(x, w64, dtype), CAP, FLOOR)
-    one_hot = torch.eye(k, dtype=dtype)
-    columns = reference.column_verdict((one_hot.to(torch.float32) @ w.t()).to(dtype), w64.T)
+    places = [*range(16), *range(k - 16, k)]
+    one_hot = torch.eye(k, dtype=dtype)[places]
+    columns = reference.column_verdict((one_hot.to(torch.float32) @ w.t()).to(dtype), w64.T[places])
     return rows, columns
+
+
+@functools.cache
+def clean(k: int, n: int) -> tuple[QuantTensor, np.ndarray]:
+    """Return the read tensor and its float64 weight, once per shape."""
+    tensors = made(k, n)
+    w64 = reference.decode(tensors, method="gptq", format="gptq_v2", bits=4, group_size=32)
+    return gptq.read(tensors, CONFIG, module="m"), w64
 
 
 @pytest.mark.parametrize(("k", "n"), SHAPES)
 def test_a_right_product_passes(k: int, n: int) -> None:
     """Without an error both judgements are silent."""
-    tensors = made(k, n)
-    w64 = reference.decode(tensors, method="gptq", format="gptq_v2", bits=4, group_size=32)
-    assert judged(gptq.read(tensors, CONFIG, module="m").decoded(), w64, torch.float16) == ((), ())
+    tensor, w64 = clean(k, n)
+    assert judged(tensor.decoded(), w64, torch.float16) == ((), ())
 
 
 @pytest.mark.parametrize(("k", "n"), SHAPES)
@@ -114,8 +123,7 @@ def test_an_injected_error_is_seen(
     inject: Callable[[QuantTensor], torch.Tensor], k: int, n: int, *, by_rows: bool
 ) -> None:
     """E1, E2, E3, E4 and E8: one-hot rows see each of them; e sees those that touch a whole group."""
-    tensors = made(k, n)
-    w64 = reference.decode(tensors, method="gptq", format="gptq_v2", bits=4, group_size=32)
-    rows, columns = judged(inject(gptq.read(tensors, CONFIG, module="m")), w64, torch.float16)
+    tensor, w64 = clean(k, n)
+    rows, columns = judged(inject(tensor), w64, torch.float16)
     assert columns != ()
     assert rows != () or not by_rows

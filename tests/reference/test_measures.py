@@ -66,6 +66,8 @@ def test_ulps_count_representable_values(dtype: torch.dtype) -> None:
     assert reference.ulps(torch.zeros(1, dtype=dtype), np.array([-0.0])) == 0
     assert reference.ulps(torch.zeros(0, dtype=dtype), np.zeros(0)) == 0
     assert reference.column_verdict(up, one) == ()
+    twice = torch.nextafter(up, torch.tensor([2.0], dtype=dtype))
+    assert reference.column_verdict(twice, one) == ("one-hot rows: needs 1 ulp, got 2",)
     assert reference.column_verdict(torch.tensor([1.5], dtype=dtype), one) != ()
 
 

@@ -15,26 +15,27 @@ namespace {
 
 struct Exact {
   static constexpr int kOrigin = Simd::kOrigin;
+  static constexpr int turns(int length) { return length; }  // of the buffered loop
 
   // Scales one chunk's sums of MT tokens and NV vectors and adds them to the fp32 tile.
   template <int MT, int NV>
-  QUANTFARM_INLINE static void finish(const ChunkView& c, int j, const Simd::F (&acc)[MT][NV], float* tile) {
+  QUANTFARM_INLINE static void finish(const ChunkView& c, const TileView& t, int j, const Simd::F (&acc)[MT][NV]) {
 QUANTFARM_UNROLL
     for (int v = 0; v < NV; ++v) {
       const Simd::F scale = Simd::load(c.columns + j + v * Simd::kWidth);
 QUANTFARM_UNROLL
       for (int m = 0; m < MT; ++m) {
-        float* at = tile + m * kPanel + j + v * Simd::kWidth;
+        float* at = t.sums + m * kPanel + j + v * Simd::kWidth;
         Simd::store(at, Simd::fma(acc[m][v], scale, Simd::load(at)));
       }
     }
   }
 
   template <int MT, int NV, bool kZeros>
-  QUANTFARM_NOINLINE static void direct(const ChunkView& c, int j, int token, float* tile) {
+  QUANTFARM_NOINLINE static void direct(const ChunkView& c, const TileView& t, int j) {
     const Simd::Table table = Simd::table();
     const uint32_t* codes = c.codes + j;
-    const float* x = static_cast<const float*>(c.values) + static_cast<int64_t>(token) * c.length;
+    const float* x = static_cast<const float*>(c.values) + static_cast<int64_t>(t.token) * c.length;
     Simd::F acc[MT][NV], zero[NV];
 QUANTFARM_UNROLL
     for (int m = 0; m < MT; ++m) {
@@ -62,13 +63,13 @@ QUANTFARM_UNROLL
         }
       }
     }
-    finish<MT, NV>(c, j, acc, tile);
+    finish<MT, NV>(c, t, j, acc);
   }
 
   template <int MT, int NV>
-  static void direct_chunk(const Problem& p, const ChunkView& c, int j, int token, float* tile) {
-    if (p.zeros || Simd::kOrigin != kMidpoint) direct<MT, NV, true>(c, j, token, tile);
-    else direct<MT, NV, false>(c, j, token, tile);
+  static void direct_chunk(const Problem& p, const ChunkView& c, const TileView& t, int j) {
+    if (p.zeros || Simd::kOrigin != kMidpoint) direct<MT, NV, true>(c, t, j);
+    else direct<MT, NV, false>(c, t, j);
   }
 
   // Decodes one chunk of a panel to floats, [input][column].
@@ -81,7 +82,6 @@ QUANTFARM_UNROLL
       float* to = static_cast<float*>(buffer) + j;
       for (int r = 0; r < c.length; r += kWordCodes, codes += c.width) {
         Simd::I words = Simd::load_words(codes);
-        prefetch_next_chunk(c, codes);
 QUANTFARM_UNROLL
         for (int i = 0; i < kWordCodes; ++i, to += kPanel) {
           Simd::F weight = Simd::decode(words, table);
@@ -94,9 +94,10 @@ QUANTFARM_UNROLL
   }
 
   template <int MT, int NV>
-  QUANTFARM_NOINLINE static void buffered_chunk(const Problem&, const ChunkView& c, const void* buffer, int j, int token, float* tile) {
-    const float* weights = static_cast<const float*>(buffer) + j;
-    const float* x = static_cast<const float*>(c.values) + static_cast<int64_t>(token) * c.length;
+  QUANTFARM_NOINLINE static void buffered_chunk(const Problem&, const ChunkView& c, const TileView& t, int j) {
+    Ahead ahead = t.ahead;
+    const float* weights = static_cast<const float*>(t.buffer) + j;
+    const float* x = static_cast<const float*>(c.values) + static_cast<int64_t>(t.token) * c.length;
     Simd::F acc[MT][NV];
 QUANTFARM_UNROLL
     for (int m = 0; m < MT; ++m) {
@@ -104,6 +105,7 @@ QUANTFARM_UNROLL
       for (int v = 0; v < NV; ++v) acc[m][v] = Simd::zero();
     }
     for (int i = 0; i < c.length; ++i, weights += kPanel) {
+      ahead.touch();
       Simd::F weight[NV];
 QUANTFARM_UNROLL
       for (int v = 0; v < NV; ++v) weight[v] = Simd::load(weights + v * Simd::kWidth);
@@ -114,7 +116,7 @@ QUANTFARM_UNROLL
         for (int v = 0; v < NV; ++v) acc[m][v] = Simd::fma(weight[v], value, acc[m][v]);
       }
     }
-    finish<MT, NV>(c, j, acc, tile);
+    finish<MT, NV>(c, t, j, acc);
   }
 
   static constexpr int kDirectTokens = Simd::kDirectTokens, kDirectTile = Simd::kDirectTokens;
@@ -139,6 +141,8 @@ void prepare_exact(const Problem& p, const Source& s, const Tokens& x, int64_t b
   }
 }
 
-void compute_exact(const Problem& p, const Tokens& x, int64_t begin, int64_t end) { compute_panels<Exact>(p, x, begin, end); }
+void compute_exact(const Problem& p, const Tokens& x, int64_t begin, int64_t end) {
+  compute_panels<Exact>(p, x, begin, end);
+}
 
 }  // namespace

@@ -29,9 +29,10 @@ constexpr float kTiniest = 1e-30f;
 
 struct Fixed {
   static constexpr int kOrigin = kMidpoint;
+  static constexpr int turns(int length) { return length / 2; }  // of the buffered loop
 
   template <int MT, int NV, bool kZeros>
-  QUANTFARM_INLINE static void finish(const ChunkView& c, int j, int token, const Simd::I (&acc)[MT][NV], float* tile) {
+  QUANTFARM_INLINE static void finish(const ChunkView& c, const TileView& t, int j, const Simd::I (&acc)[MT][NV]) {
 QUANTFARM_UNROLL
     for (int v = 0; v < NV; ++v) {
       const Simd::F scale = Simd::load(c.columns + j + v * Simd::kWidth);
@@ -39,33 +40,40 @@ QUANTFARM_UNROLL
 QUANTFARM_UNROLL
       for (int m = 0; m < MT; ++m) {
         Simd::F sum = FixedSimd::to_float(acc[m][v]);
-        if (kZeros) sum = Simd::fnma(zero, Simd::broadcast(c.sum[token + m]), sum);
-        float* at = tile + m * kPanel + j + v * Simd::kWidth;
-        const Simd::F both = Simd::mul(scale, Simd::broadcast(c.scale[token + m]));
+        if (kZeros) sum = Simd::fnma(zero, Simd::broadcast(c.sum[t.token + m]), sum);
+        float* at = t.sums + m * kPanel + j + v * Simd::kWidth;
+        const Simd::F both = Simd::mul(scale, Simd::broadcast(c.scale[t.token + m]));
         Simd::store(at, Simd::fma(sum, both, Simd::load(at)));
       }
     }
   }
 
   template <int MT, int NV>
-  QUANTFARM_INLINE static void finish(const Problem& p, const ChunkView& c, int j, int token,
-                                      const Simd::I (&acc)[MT][NV], float* tile) {
-    if (p.zeros) finish<MT, NV, true>(c, j, token, acc, tile);
-    else finish<MT, NV, false>(c, j, token, acc, tile);
+  QUANTFARM_INLINE static void finish(const Problem& p, const ChunkView& c, const TileView& t, int j,
+                                      const Simd::I (&acc)[MT][NV]) {
+    if (p.zeros) finish<MT, NV, true>(c, t, j, acc);
+    else finish<MT, NV, false>(c, t, j, acc);
+  }
+
+  template <int NV>
+  QUANTFARM_INLINE static void multiply_plane(Simd::I (&sum)[NV], const Simd::I (&codes)[NV], int32_t four) {
+    const Simd::I value = FixedSimd::broadcast(four);
+QUANTFARM_UNROLL
+    for (int v = 0; v < NV; ++v) sum[v] = FixedSimd::dot_bytes(sum[v], codes[v], value);
   }
 
   // Few tokens: two byte products instead of one of 16 bits. As many multiply-adds, but unsigned bytes need three
   // instructions of decoding a line where int16 values need seven, and at this size decoding is the work.
   template <int MT, int NV>
-  QUANTFARM_NOINLINE static void direct_chunk(const Problem& p, const ChunkView& c, int j, int token, float* tile) {
+  QUANTFARM_NOINLINE static void direct_chunk(const Problem& p, const ChunkView& c, const TileView& t, int j) {
     const uint32_t* codes = c.codes + j;
     const int stride = c.length / 2;
-    const int32_t* x = static_cast<const int32_t*>(c.values) + token * stride;
+    const int32_t* x = static_cast<const int32_t*>(c.values) + t.token * stride;
     Simd::I high[MT][NV], low[MT][NV];
 QUANTFARM_UNROLL
     for (int m = 0; m < MT; ++m) {
       // The bytes are codes from 0; starting at -8 times the token's sum makes the total that of q - 8.
-      const Simd::I start = FixedSimd::broadcast(static_cast<int32_t>(c.sum[token + m]) * -kMidpoint);
+      const Simd::I start = FixedSimd::broadcast(static_cast<int32_t>(c.sum[t.token + m]) * -kMidpoint);
 QUANTFARM_UNROLL
       for (int v = 0; v < NV; ++v) {
         high[m][v] = FixedSimd::zero();
@@ -84,15 +92,11 @@ QUANTFARM_UNROLL
 QUANTFARM_UNROLL
       for (int m = 0; m < MT; ++m) {
         const int32_t* four = x + m * stride + r;
-        const Simd::I high_even = FixedSimd::broadcast(four[0]), high_odd = FixedSimd::broadcast(four[1]);
-        const Simd::I low_even = FixedSimd::broadcast(four[2]), low_odd = FixedSimd::broadcast(four[3]);
-QUANTFARM_UNROLL
-        for (int v = 0; v < NV; ++v) {
-          high[m][v] = FixedSimd::dot_bytes(high[m][v], even[v], high_even);
-          low[m][v] = FixedSimd::dot_bytes(low[m][v], even[v], low_even);
-          high[m][v] = FixedSimd::dot_bytes(high[m][v], odd[v], high_odd);
-          low[m][v] = FixedSimd::dot_bytes(low[m][v], odd[v], low_odd);
-        }
+        // One broadcast at a time: with four alive, six tokens would not fit the registers.
+        multiply_plane<NV>(high[m], even, four[0]);
+        multiply_plane<NV>(high[m], odd, four[1]);
+        multiply_plane<NV>(low[m], even, four[2]);
+        multiply_plane<NV>(low[m], odd, four[3]);
       }
     }
 QUANTFARM_UNROLL
@@ -100,7 +104,7 @@ QUANTFARM_UNROLL
 QUANTFARM_UNROLL
       for (int v = 0; v < NV; ++v) high[m][v] = FixedSimd::join_bytes(high[m][v], low[m][v]);
     }
-    finish<MT, NV>(p, c, j, token, high, tile);
+    finish<MT, NV>(p, c, t, j, high);
   }
 
   // Beyond two tiles, decoding once to a buffer is cheaper than decoding in registers for every tile.
@@ -119,7 +123,6 @@ QUANTFARM_UNROLL
       int32_t* to = static_cast<int32_t*>(buffer) + j;
       for (int r = 0; r < c.length; r += kWordCodes, codes += c.width) {
         Simd::I words = Simd::load_words(codes);
-        prefetch_next_chunk(c, codes);
 QUANTFARM_UNROLL
         for (int i = 0; i < 4; ++i, to += kPanel) {
           FixedSimd::store(to, FixedSimd::decode(words, table));
@@ -130,10 +133,11 @@ QUANTFARM_UNROLL
   }
 
   template <int MT, int NV>
-  QUANTFARM_NOINLINE static void buffered_chunk(const Problem& p, const ChunkView& c, const void* buffer, int j, int token, float* tile) {
-    const int32_t* weights = static_cast<const int32_t*>(buffer) + j;
+  QUANTFARM_NOINLINE static void buffered_chunk(const Problem& p, const ChunkView& c, const TileView& t, int j) {
+    Ahead ahead = t.ahead;
+    const int32_t* weights = static_cast<const int32_t*>(t.buffer) + j;
     const int pairs = c.length / 2;
-    const int32_t* x = static_cast<const int32_t*>(c.values) + static_cast<int64_t>(token) * pairs;
+    const int32_t* x = static_cast<const int32_t*>(c.values) + static_cast<int64_t>(t.token) * pairs;
     Simd::I acc[MT][NV];
 QUANTFARM_UNROLL
     for (int m = 0; m < MT; ++m) {
@@ -141,6 +145,7 @@ QUANTFARM_UNROLL
       for (int v = 0; v < NV; ++v) acc[m][v] = FixedSimd::zero();
     }
     for (int i = 0; i < pairs; ++i, weights += kPanel) {
+      ahead.touch();
       Simd::I weight[NV];
 QUANTFARM_UNROLL
       for (int v = 0; v < NV; ++v) weight[v] = FixedSimd::load(weights + v * Simd::kWidth);
@@ -151,7 +156,7 @@ QUANTFARM_UNROLL
         for (int v = 0; v < NV; ++v) acc[m][v] = FixedSimd::dot(acc[m][v], weight[v], value);
       }
     }
-    finish<MT, NV>(p, c, j, token, acc, tile);
+    finish<MT, NV>(p, c, t, j, acc);
   }
 
   using Value = int16_t;
@@ -194,6 +199,8 @@ void prepare_fixed(const Problem& p, const Source& s, const Tokens& x, int64_t b
   }
 }
 
-void compute_fixed(const Problem& p, const Tokens& x, int64_t begin, int64_t end) { compute_panels<Fixed>(p, x, begin, end); }
+void compute_fixed(const Problem& p, const Tokens& x, int64_t begin, int64_t end) {
+  compute_panels<Fixed>(p, x, begin, end);
+}
 
 }  // namespace

@@ -29,6 +29,7 @@ FloatType float_type(const Tensor& t) {
   return t.scalar_type() == ScalarType::BFloat16 ? kBfloat16 : kFloat;
 }
 
+// Columns that the layout holds: whole 64-byte lines.
 int64_t padded(int64_t n) { return (n + kLine - 1) / kLine * kLine; }
 
 // Returns the permutation's data after checking everything that could make a gather read outside x.
@@ -54,6 +55,16 @@ void need_k(const char* op, int64_t k) {
   if (k <= 0 || k % kWordCodes) refuse(op, "K", "a positive multiple of 8", k);
 }
 
+// Panels are independent in both directions.
+template <class Move>
+void for_each_panel(int64_t n, const Move& move) {
+  const int64_t panels = (n + kPanel - 1) / kPanel;
+  const int parts = static_cast<int>(std::min<int64_t>(thread_count(), panels));
+  run_parts(parts, [&](int part) {
+    for (int64_t p = panels * part / parts; p < panels * (part + 1) / parts; ++p) move(p);
+  });
+}
+
 Tensor pack(Tensor qweight, OptionalTensor perm, int64_t n) {
   need_dtype(kPack, "qweight dtype", qweight, ScalarType::Int);
   need_dense(kPack, "qweight", qweight);
@@ -68,11 +79,7 @@ Tensor pack(Tensor qweight, OptionalTensor perm, int64_t n) {
   auto* to = reinterpret_cast<uint32_t*>(packed.mutable_data_ptr<int32_t>());
   advise_huge_pages(to, packed.numel() * sizeof(uint32_t));
   const auto* from = reinterpret_cast<const uint32_t*>(qweight.const_data_ptr<int32_t>());
-  const int64_t panels = (n + kPanel - 1) / kPanel;
-  const int parts = static_cast<int>(std::min<int64_t>(thread_count(), panels));
-  run_parts(parts, [&](int part) {
-    for (int64_t p = panels * part / parts; p < panels * (part + 1) / parts; ++p) pack_panel(from, order, k, n, p, to);
-  });
+  for_each_panel(n, [&](int64_t panel) { pack_panel(from, order, k, n, panel, to); });
   return packed;
 }
 
@@ -92,11 +99,7 @@ Tensor unpack(Tensor packed, OptionalTensor perm, int64_t k, int64_t n) {
   Tensor canonical = torch::stable::new_empty(packed, {k / kWordCodes, n});
   auto* to = reinterpret_cast<uint32_t*>(canonical.mutable_data_ptr<int32_t>());
   const auto* from = reinterpret_cast<const uint32_t*>(packed.const_data_ptr<int32_t>());
-  const int64_t panels = (n + kPanel - 1) / kPanel;
-  const int parts = static_cast<int>(std::min<int64_t>(thread_count(), panels));
-  run_parts(parts, [&](int part) {
-    for (int64_t p = panels * part / parts; p < panels * (part + 1) / parts; ++p) unpack_panel(from, order, k, n, p, to);
-  });
+  for_each_panel(n, [&](int64_t panel) { unpack_panel(from, order, k, n, panel, to); });
   return canonical;
 }
 

@@ -25,7 +25,7 @@ constexpr int kPanel = 64;       // columns of a full panel
 constexpr int kLine = 16;        // columns of one 64-byte line; N is padded to this
 constexpr int kWordCodes = 8;    // codes in a 32-bit word
 constexpr int kMaxChunk = 128;   // inputs that share one activation scale and one partial sum
-constexpr int kTokenBlock = 48;  // tokens whose fp32 tile stays in L1 while a panel is decoded once
+constexpr int kTokenBlock = 64;  // tokens that share one decoding of a panel; their fp32 tile is 16 KB
 constexpr int kMidpoint = 8;     // zero point of symmetric codes
 
 enum FloatType : int { kHalf = 0, kBfloat16 = 1, kFloat = 2 };

@@ -81,7 +81,8 @@ void prepare_tokens(const Problem& p, Source source, int64_t count, const Prepar
   });
 }
 
-void multiply_block(const Problem& p, const Kernel& kernel, const Source& source, int64_t rows, bool* used_fixed, bool* used_exact) {
+void multiply_block(const Problem& p, const Kernel& kernel, const Source& source, int64_t rows, bool* used_fixed,
+                    bool* used_exact) {
   const bool try_fixed = kernel.prepare_fixed && source.type != kFloat;
   const int64_t sums = try_fixed ? p.chunks() * rows : 0;
   const Buffer<int16_t> fixed_values(try_fixed ? p.k * rows : 0);

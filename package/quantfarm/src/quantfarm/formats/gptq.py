@@ -134,7 +134,7 @@ def _group_index(
     stored: torch.Tensor | None, config: QuantConfig, groups: int, module: str
 ) -> tuple[torch.Tensor | None, list[str]]:
     """Return the index when it says more than ``k // group_size``; negative entries count from the last group."""
-    if stored is None or groups == 1:
+    if stored is None:
         return None, []
     index = stored.to(torch.int32)
     index = torch.where(index < 0, index + groups, index)
@@ -143,7 +143,7 @@ def _group_index(
         found = f"{int(stored.min())} to {int(stored.max())}"
         shapes.refuse(module, [shapes.line("g_idx", "values", f"{-groups} to {groups - 1}", found)], config.source)
     plain = torch.arange(index.numel(), dtype=torch.int32, device=index.device) // config.group_size
-    if bool((index == plain).all()):
+    if groups == 1 or bool((index == plain).all()):
         return None, []
     if config.desc_act:
         return index, []

@@ -1,0 +1,81 @@
+"""The backend that was named is the one that ran, on the code path that the lane stands for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from support import layers
+from support.job import Job
+from support.weights import Recipe, random_weight
+
+from quantfarm.declare.registry import KERNELS
+from quantfarm.declare.scheme import Scheme
+from quantfarm.select.choose import select
+from quantfarm.select.host import CPU_ISAS
+from quantfarm.select.request import Request
+
+LAUNCHES = 3
+
+
+def _weight(job: Job) -> Any:
+    row = job.record["accepts"][0]
+    size = max(s for s in row["group_sizes"] if s <= 128)
+    recipe = Recipe(job.record["method"], row["formats"][0], row["bits"][-1], size, False, False, 64, 256)
+    return random_weight(recipe, seed=11)
+
+
+def _counts() -> dict[str, int]:
+    return {kernel: layers.backend_of(spec).calls() for kernel, spec in {s.kernel: s for s in KERNELS}.items()}
+
+
+def test_a_named_backend_is_the_one_chosen(job: Job) -> None:
+    """Asking for the backend by name gives exactly its record."""
+    weight = _weight(job)
+    request = Request(
+        method=weight.method,
+        format=weight.format,
+        scheme=Scheme(bits=weight.bits, group_size=weight.group_size, sym=weight.sym),
+        in_features=weight.k,
+        out_features=weight.n,
+        activation_dtype=job.record["activations"][0],
+        backend=job.backend,
+    )
+    chosen = select(request).chosen
+    assert chosen is not None
+    assert chosen.name == job.record["name"]
+
+
+def test_only_the_named_kernel_computes(job: Job, figures: dict[str, Any]) -> None:
+    """Each forward launches the record's kernel once and no other kernel at all."""
+    weight = _weight(job)
+    layer = layers.build(weight, job.record)
+    before = _counts()
+    for dtype in job.record["activations"]:
+        for _ in range(LAUNCHES):
+            with torch.no_grad():
+                layer(torch.ones(2, weight.k, dtype=getattr(torch, dtype)))
+    after = _counts()
+    grown = {kernel: after[kernel] - before[kernel] for kernel in after if after[kernel] != before[kernel]}
+    figures["launches"] = grown
+    assert grown == {job.record["kernel"]: LAUNCHES * len(job.record["activations"])}
+
+
+def test_the_lane_s_code_path_ran(job: Job, figures: dict[str, Any]) -> None:
+    """The native library counts its launches per instruction set: all of them on an arch of this lane."""
+    library, kernel = job.record["artifact"]["library"], job.record["kernel"]
+    if not library or not job.lane_row["archs"]:
+        return
+    weight = _weight(job)
+    layer = layers.build(weight, job.record)
+    operators = getattr(torch.ops, f"quantfarm_{library}")
+    count = getattr(operators, f"{kernel}_calls")
+    before = [count(isa) for isa in range(1, len(CPU_ISAS))]
+    with torch.no_grad():
+        layer(torch.ones(2, weight.k, dtype=getattr(torch, job.record["activations"][0])))
+    grown = {
+        name: count(isa) - before[isa - 1] for isa, name in enumerate(CPU_ISAS) if isa and count(isa) != before[isa - 1]
+    }
+    figures["isa_launches"] = grown
+    assert sum(grown.values()) == 1
+    assert {f"x86_64_{name}" for name in grown} <= set(job.lane_row["archs"])

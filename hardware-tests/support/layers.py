@@ -1,0 +1,52 @@
+"""A layer of the installed wheel over given tensors, behind exactly the backend of a record."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from quantfarm.declare.registry import KERNELS
+from quantfarm.declare.spec import KernelSpec
+from quantfarm.formats.config import parse
+from quantfarm.formats.quant_tensor import QuantTensor
+from quantfarm.formats.table import find
+from quantfarm.runtime.linear import QuantLinear
+from support.weights import Weight
+
+
+def spec_of(record: Mapping[str, Any]) -> KernelSpec:
+    """Return the installed wheel's record of that name."""
+    return next(spec for spec in KERNELS if spec.name == record["name"])
+
+
+def backend_of(spec: KernelSpec) -> ModuleType:
+    """Return the kernel's backend module."""
+    return importlib.import_module(f"quantfarm.kernels.{spec.kernel}.backend")
+
+
+def build(weight: Weight, record: Mapping[str, Any]) -> QuantLinear:
+    """Return the layer of a random weight."""
+    return from_tensors(weight.tensors(), weight.settings(), record, "case")
+
+
+def from_tensors(
+    tensors: Mapping[str, torch.Tensor], settings: Mapping[str, Any], record: Mapping[str, Any], name: str
+) -> QuantLinear:
+    """Read checkpoint tensors and put the record's backend behind them."""
+    spec = spec_of(record)
+    return QuantLinear(_read(tensors, settings, name), backend_of(spec), spec, name=name)
+
+
+def read(weight: Weight) -> QuantTensor:
+    """Return the canonical form of a random weight."""
+    return _read(weight.tensors(), weight.settings(), "case")
+
+
+def _read(tensors: Mapping[str, torch.Tensor], settings: Mapping[str, Any], name: str) -> QuantTensor:
+    config = parse(settings, source=name)
+    tensor: QuantTensor = find(config.method, config.format).read()(tensors, config, module=name)
+    return tensor
