@@ -130,6 +130,8 @@ def summary(cells: Mapping[str, Cell], states: Mapping[str, State]) -> State:
         if states[kind].name == "failing":
             return State(name="failing", why=f"{kind}: {states[kind].why}", record=states[kind].record)
     reached = State(name="declared", why="the record says so, nothing was tested")
+    if any(cell.reason == "not_written" for cell in cells.values()):
+        return State(name="declared", why=f"not_written: {REASONS['not_written']}")
     if states[PATH[0]].name == "untested" and states[PATH[0]].why.startswith(("no_runner", "excluded")):
         return states[PATH[0]]
     for kind in PATH:

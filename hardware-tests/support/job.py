@@ -67,6 +67,7 @@ def jobs_of(plan: Path | None) -> tuple[Job, ...]:
         return tuple(
             Job(f"{name}@here#{kind}", kind, "here", record, _BY_HAND, lane, "../tests/data", "", "")
             for name, record in declared.items()
+            if record["implemented"]
             for kind in _KINDS
         )
     told = json.loads(plan.read_text(encoding="utf-8"))

@@ -85,6 +85,7 @@ class LoaderRule:
             a whole model over and are not bound by it.
         automatic: the backends that an automatic choice tries, in this order; empty means those with a number.
         forced_dtype: the activation dtype that the format demands; empty means none.
+        pack_dtype: the dtype of its stored words where nobody states one; empty means int32.
     """
 
     format: FORMAT
@@ -93,6 +94,7 @@ class LoaderRule:
     allowed: tuple[BACKEND, ...] = ()
     automatic: tuple[BACKEND, ...] = ()
     forced_dtype: str = ""
+    pack_dtype: str = ""
 
 
 RULES: tuple[LoaderRule, ...] = (
@@ -103,6 +105,7 @@ RULES: tuple[LoaderRule, ...] = (
         format=FORMAT.EXL3,
         allowed=(BACKEND.EXL3_EXLLAMA_V3, BACKEND.EXL3_TORCH, BACKEND.MLX),
         automatic=(BACKEND.EXL3_EXLLAMA_V3, BACKEND.EXL3_TORCH),
+        pack_dtype="int16",
     ),
     LoaderRule(format=FORMAT.BITSANDBYTES, allowed=(BACKEND.BITSANDBYTES, BACKEND.MLX)),
     LoaderRule(
@@ -111,8 +114,8 @@ RULES: tuple[LoaderRule, ...] = (
         allowed=(BACKEND.GGUF_TORCH, BACKEND.GGUF_TRITON, BACKEND.MLX),
     ),
     LoaderRule(format=FORMAT.GGUF, code_type="q2_0", allowed=(BACKEND.GGUF_TORCH, BACKEND.MLX)),
-    LoaderRule(format=FORMAT.GEMV_FAST, forced_dtype="float16"),
-    LoaderRule(format=FORMAT.LLM_AWQ, forced_dtype="float16"),
+    LoaderRule(format=FORMAT.GEMV_FAST, forced_dtype="float16", pack_dtype="int16"),
+    LoaderRule(format=FORMAT.LLM_AWQ, forced_dtype="float16", pack_dtype="int16"),
 )
 """The special cases of the loader, one row each. They act as reasons; there is no second selector."""
 
