@@ -175,5 +175,4 @@ def _on_gpu(
     weight: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, group: torch.Tensor, bits: int
 ) -> torch.Tensor:
     """Return the same codes, computed on the current GPU and brought back."""
-    moved = (tensor.cuda() for tensor in (weight, scales, zeros, group))
-    return _in_blocks(*moved, bits).cpu()
+    return _in_blocks(weight.cuda(), scales.cuda(), zeros.cuda(), group.cuda(), bits).cpu()

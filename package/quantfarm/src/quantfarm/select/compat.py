@@ -1,4 +1,4 @@
-"""The wrappers that integrations call, with the documented names and parameter orders. They keep no ranking of their own.
+"""The wrappers that integrations call, with the documented names and parameter orders, and no ranking of their own.
 
 Each fills in the running machine, reads the names, and asks ``choose``; its answer is a handle on the chosen backend.
 """
@@ -65,7 +65,7 @@ class Handle:
         return importlib.import_module(f"quantfarm.kernels.{self.kernel}.backend")
 
 
-def select_quant_linear(
+def select_quant_linear(  # noqa: PLR0913, PLR0917 - the published signature
     bits: int | str,
     group_size: int,
     desc_act: bool,
@@ -85,23 +85,9 @@ def select_quant_linear(
 ) -> Handle | list[Handle]:
     """Choose the backend of a whole model by its settings.
 
-    Args:
-        bits: code width, or a name such as ``q4_k_m``.
-        group_size: inputs that share a scale; -1 for the whole row.
-        desc_act: groups in the order of activations.
-        sym: zero points in the middle.
-        device: a name, member, ordinal, torch device, or an iterable of these; there is no default.
-        backend: a demand, or AUTO or AUTO_TRAINABLE.
-        format: how the tensors lie on disk.
-        quant_method: who made them.
-        pack: weights are to be packed from floats.
-        allow_marlin: False takes that backend out of the automatic choice.
-        dynamic: overrides by module name.
-        pack_dtype: dtype of stored words; None for the usual one of the format.
-        dtype: dtype of activations; None leaves it unchecked.
-        multi_select: return every backend that serves at least one of the contracts.
-        adapter: kind of adapter, or an adapter object, whose class names the kind.
-        is_sharded: the checkpoint lies in several files.
+    ``bits`` may be a name such as ``q4_k_m``. ``device`` takes a name, member, ordinal, torch device, or an iterable of
+    these, and has no default. ``pack_dtype`` None is the usual one of the format, ``dtype`` None leaves activations
+    unchecked. ``adapter`` is its kind, or an adapter object, whose class names the kind. All else is as in ``Request``.
 
     Returns:
         A handle, or with ``multi_select`` a list of handles in order.
@@ -113,16 +99,17 @@ def select_quant_linear(
         raise BadType("device: needs a name, an ordinal or a torch device, got None")
     method, form = normalize_method(quant_method), normalize_format(format)
     host, width = probe(), normalize_bits(bits)
+    scheme = Scheme(
+        weight_kind=kind_of(method, form, width),
+        bits=width,
+        group_size=group_size,
+        sym=_flag("sym", sym),
+        act_order=_flag("desc_act", desc_act),
+    )
     request = Request(
         method=method,
         format=form,
-        scheme=Scheme(
-            weight_kind=kind_of(method, form, width),
-            bits=width,
-            group_size=group_size,
-            sym=_flag("sym", sym),
-            act_order=_flag("desc_act", desc_act),
-        ),
+        scheme=scheme,
         activation_dtype=None if dtype is None else str(dtype),
         pack_dtype=_words(method, form, pack_dtype),
         devices=normalize_devices(device, host),
@@ -137,7 +124,7 @@ def select_quant_linear(
     return _handles(choose(request, host, KERNELS))
 
 
-def hf_select_quant_linear(
+def hf_select_quant_linear(  # noqa: PLR0913, PLR0917 - the published signature
     bits: int,
     group_size: int,
     desc_act: bool,
@@ -166,7 +153,7 @@ def hf_select_quant_linear(
     return chosen
 
 
-def hf_select_quant_linear_v2(
+def hf_select_quant_linear_v2(  # noqa: PLR0913, PLR0917 - the published signature
     bits: int,
     group_size: int,
     desc_act: bool,

@@ -18,6 +18,7 @@ from typing import Any
 from quantfarm.declare.artifact import ArtifactState
 from quantfarm.declare.device import CPU_LEVELS, Arch, parse_arch
 from quantfarm.declare.names import DEVICE
+from quantfarm.declare.reason import Reason
 from quantfarm.declare.registry import KERNELS, implemented, implemented_records
 from quantfarm.errors import ConfigError
 from quantfarm.select import machine as raw
@@ -122,7 +123,7 @@ class Host:
         return next((level for level in reversed(CPU_LEVELS) if self.runs_level(level)), self.machine)
 
     @cached_property
-    def answers(self) -> dict[Any, Any]:
+    def answers(self) -> dict[Any, tuple[object, tuple[Reason, ...]]]:
         """What was found out about records on this host, kept by ``check``; a host never changes, so it stays true."""
         return {}
 
