@@ -18,6 +18,9 @@ from quantfarm.formats.quant_tensor import QuantTensor, pack_codes, unpack_codes
 from quantfarm.runtime.artifacts import load_library
 from quantfarm.runtime.linear import QuantLinear
 
+# Workers share the cores: threads that wait for each other by spinning would make every product slower, not faster.
+torch.set_num_threads(1)
+
 CPU = torch.device("cpu")
 
 

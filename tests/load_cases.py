@@ -14,6 +14,9 @@ from quantfarm.declare.registry import implemented_records
 from quantfarm.declare.spec import ArtifactKind, KernelSpec, declared
 from quantfarm.runtime.artifacts import load_library
 
+# Workers share the cores: threads that wait for each other by spinning would make every product slower, not faster.
+torch.set_num_threads(1)
+
 DATA = Path(__file__).parent / "data"
 SLICES = sorted(path.parent for path in DATA.glob("*/expected.safetensors"))
 VOCABULARY = 151

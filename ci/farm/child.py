@@ -102,31 +102,36 @@ def _follow(
     waiting = list(cells)
     current, began, progress = _begin(waiting[0]), time.monotonic(), time.monotonic()
     ticks = health.ticks()
-    while True:
-        alive = process.poll() is None
-        for line in reader.lines():
-            progress = time.monotonic()
-            if line["event"] == "test":
-                current.lines.append(line)
-            elif line["event"] == "done":
-                yield _finish(current, ticks)
-                waiting.pop(0)
-                if not waiting:
-                    process.wait()
-                    return
-                current, began, ticks = _begin(waiting[0]), time.monotonic(), health.ticks()
-        over = time.monotonic() - began > limit
-        if over and alive:
+    try:
+        while True:
+            alive = process.poll() is None
+            for line in reader.lines():
+                progress = time.monotonic()
+                if line["event"] == "test":
+                    current.lines.append(line)
+                elif line["event"] == "done":
+                    yield _finish(current, ticks)
+                    waiting.pop(0)
+                    if not waiting:
+                        process.wait()
+                        return
+                    current, began, ticks = _begin(waiting[0]), time.monotonic(), health.ticks()
+            over = time.monotonic() - began > limit
+            if over and alive:
+                process.kill()
+                process.wait()
+            if over or not alive:
+                timing = (over, time.monotonic() - progress < limit / 2)
+                yield _broken(current, ticks, log, process.returncode or 0, timing)
+                # A child that never reached its first test would die the same way for every cell.
+                for cell in waiting[1:] if not reader.offset and not over else ():
+                    yield _broken(_begin(cell), ticks, log, process.returncode or 0, timing)
+                return
+            time.sleep(_POLL)
+    finally:
+        # Also when the parent stops listening: nobody waits for a child whose time is over.
+        if process.poll() is None:
             process.kill()
-            process.wait()
-        if over or not alive:
-            timing = (over, time.monotonic() - progress < limit / 2)
-            yield _broken(current, ticks, log, process.returncode or 0, timing)
-            # A child that never reached its first test would die the same way for every cell.
-            for cell in waiting[1:] if not reader.offset and not over else ():
-                yield _broken(_begin(cell), ticks, log, process.returncode or 0, timing)
-            return
-        time.sleep(_POLL)
 
 
 def _begin(cell: Cell) -> Result:

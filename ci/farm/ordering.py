@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 
-from farm import build, declarations, matrix, places, plan, presence, runner, source
+from farm import build, declarations, matrix, page, places, plan, presence, runner, source, view
 from farm.cells import pick
 from farm.errors import CellsFailed, PlanInvalid, RunnerLost
 from farm.evidence import Record
@@ -67,11 +67,24 @@ def conclude(order: runner.Order, records: Sequence[Record], say: Say) -> None:
     counts = Counter(record.verdict["verdict"] for record in records)
     say(f"evidence: {order.out.relative_to(places.ROOT)}" if order.out.exists() else "evidence: none, no cell ran")
     say("verdicts: " + ", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
+    states = view.view(page.sources(with_wheels=True))["counts"]
+    say("cells by state: " + ", ".join(f"{name} {count}" for name, count in states.items()))
     bad = [r for r in records if r.verdict["verdict"] in ("fail", "error", "timeout")]
-    lines = [f"{r.cell}: {r.verdict['failure_class']}: {r.verdict['reason']}\n    {r.when['reproduce']}" for r in bad]
+    lines = _causes(bad)
     if bad and all(r.verdict["failure_class"] == "infrastructure" for r in bad):
         raise RunnerLost(
             "the machine failed, not the product", lines=lines, remedy="run the same cells on another machine"
         )
     if bad:
         raise CellsFailed(f"{len(bad)} cells failed", lines=lines, remedy="the commands above repeat them")
+
+
+def _causes(bad: Sequence[Record]) -> list[str]:
+    """Return one line a cause with its cells and the command that repeats the first of them."""
+    cells: dict[str, list[Record]] = {}
+    for record in bad:
+        cells.setdefault(f"{record.verdict['failure_class']}: {record.verdict['reason']}", []).append(record)
+    return [
+        f"{cause}\n    {', '.join(record.cell for record in group)}\n    {group[0].when['reproduce']}"
+        for cause, group in cells.items()
+    ]

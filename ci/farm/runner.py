@@ -64,13 +64,20 @@ def run(order: Order, say: Say) -> list[evidence.Record]:
             remedy="python -m farm build",
         )
     context = _context(order, room, tests)
-    records = []
-    for done, result in enumerate(_results(todo, order, (room, tests), say), 1):
+    ready, records = time.monotonic(), []
+    for result in _results(todo, order, (room, tests), say):
         record = record_of(result, context)
         evidence.append(order.out, record)
         records.append(record)
-        say(_line(done, len(todo), record, time.monotonic() - started))
-    return records + [untested(cell, context) for cell in cells if not cell.runs]
+        say(_line(len(records), len(todo), record, time.monotonic() - started))
+        if time.monotonic() - ready > order.settings["budget_s"]:
+            say(f"the tier's {order.settings['budget_s']} s are used up; the other cells stay untested (no_budget)")
+            break
+    ran = {record.cell for record in records}
+    late = [
+        replace(cell, reason="no_budget", note="the tier's time was used up") for cell in todo if cell.id not in ran
+    ]
+    return records + [untested(cell, context) for cell in [*late, *(cell for cell in cells if not cell.runs)]]
 
 
 def _placed(cell: Cell, order: Order) -> Cell:
@@ -107,7 +114,7 @@ def _results(
     for cell in (c for c in todo if c.kind == "presence"):
         yield _presence(cell, order)
     work = child.Work(room, tests.folder, places.WORK / "child", float(order.settings["cell_limit_s"]))
-    for lane in dict.fromkeys(cell.lane for cell in todo):
+    for lane in order.lanes:
         for kinds in GROUPS:
             group = [cell for cell in todo if cell.lane == lane and cell.kind in kinds]
             if not group:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import weakref
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -9,6 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layer_cases import CPU, Shape, backend_of, copied, dense, dtypes_of, error, records, verdict, weight
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from quantfarm.declare.spec import KernelSpec
 from quantfarm.formats.quant_tensor import QuantTensor, pack_codes
@@ -189,3 +194,60 @@ def test_transposed_product_is_that_of_the_same_weight(data: st.DataObject, bits
     assert error(panels.multiply_transposed(y, tensor), y.double() @ dense(tensor).t()) < 2e-6
     x = torch.randn(3, tensor.k)
     assert error(panels.multiply(x, tensor), x.double() @ dense(tensor)) < 2e-5
+
+
+class _Memory(TorchDispatchMode):
+    """Adds up the storages that operators make and that are still alive; ``peak`` is the most at any time, in bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alive: Counter[int] = Counter()
+        self.size: dict[int, int] = {}
+        self.peak = 0
+
+    def __torch_dispatch__(self, func: object, types: object, args: tuple = (), kwargs: dict | None = None) -> object:
+        known = {t.untyped_storage()._cdata for t in args if isinstance(t, torch.Tensor)}
+        out = func(*args, **(kwargs or {}))  # type: ignore[operator]
+        if isinstance(out, torch.Tensor):
+            storage = out.untyped_storage()._cdata
+            if storage in self.size or storage not in known:
+                self.size[storage] = out.untyped_storage().nbytes()
+                self.alive[storage] += 1
+                weakref.finalize(out, self._gone, storage)
+            self.peak = max(self.peak, sum(self.size[s] for s in self.alive))
+        return out
+
+    def _gone(self, storage: int) -> None:
+        self.alive[storage] -= 1
+        if not self.alive[storage]:
+            del self.alive[storage]
+
+
+@pytest.mark.parametrize(("k", "n"), [(28672, 8192), (8192, 28672)])
+@pytest.mark.parametrize(("group_size", "act_order"), [(16, False), (128, True), (-1, False)])
+def test_extra_memory_is_bounded(k: int, n: int, group_size: int, act_order: bool) -> None:
+    """B3: decoding the largest layers needs less than 64 MiB at any time, whatever the number of rows."""
+    scheme = replace(weight(Shape()).scheme, group_size=group_size, act_order=act_order)
+    like = weight(Shape())
+    for rows in (1, 64):
+        with FakeTensorMode():
+            groups = 1 if group_size == -1 else k // group_size
+            g_idx = torch.empty(k, dtype=torch.int32) if act_order else None
+            tensor = replace(weight_of_nothing(like, k, n, groups), scheme=scheme, g_idx=g_idx)
+            with _Memory() as memory:
+                # All tiles are alike, so the first few stand for the rest.
+                shapes = [tile.values.shape for tile in itertools.islice(panels.tiles(tensor, rows), 4)]
+        assert len(shapes) == 4
+        assert 1 << 20 < memory.peak < 64 << 20
+
+
+def weight_of_nothing(like: QuantTensor, k: int, n: int, groups: int) -> QuantTensor:
+    """Return a weight of another size without values, for shape-only runs."""
+    return replace(
+        like,
+        k=k,
+        n=n,
+        codes=torch.empty(k // 8, n, dtype=torch.int32),
+        scales=torch.empty(groups, n, dtype=torch.float16),
+        zeros=torch.empty(groups, n, dtype=torch.int32),
+    )

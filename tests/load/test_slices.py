@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,19 @@ def test_saved_again_the_bytes_are_the_same(folder: Path, tmp_path: Path) -> Non
     portable = usable(*_facts(folder))[-1]
     other = quantfarm.load(tmp_path, device="cpu", backend=portable.backend)
     assert torch.allclose(logits(other, ids), before, atol=0.3)
+
+
+def test_a_model_outlives_its_file(tmp_path: Path) -> None:
+    """R22: saving over the folder that a model came from works, and changes of the file do not reach the model."""
+    folder = tmp_path / "copy"
+    shutil.copytree(SLICES[0], folder)
+    model, ids = quantfarm.load(folder, device="cpu"), torch.tensor([[1, 2, 3]])
+    before = logits(model, ids)
+    model.save_pretrained(folder)
+    assert torch.equal(logits(quantfarm.load(folder, device="cpu"), ids), before)
+    with (folder / "model.safetensors").open("r+b") as stream:
+        stream.write(b"\xff" * 100_000)
+    assert torch.equal(logits(model, ids), before)
 
 
 def test_the_report_says_what_runs_and_why(caplog: pytest.LogCaptureFixture) -> None:

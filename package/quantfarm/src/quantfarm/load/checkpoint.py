@@ -44,12 +44,15 @@ class Checkpoint:
         return len(self.files) > 1
 
     def tensor(self, name: str) -> torch.Tensor:
-        """Read one tensor to the CPU; raises KeyError for a name that is not there."""
+        """Read one tensor into memory of its own; raises KeyError for a name that is not there.
+
+        safetensors may map the file: such a tensor is not aligned, and it changes or dies with the file.
+        """
         path = self.where[name]
         if path not in self._handles:
             self._handles[path] = safe_open(path, framework="pt")
         tensor: torch.Tensor = self._handles[path].get_tensor(name)
-        return tensor
+        return tensor.clone()
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return a tensor's shape without reading its values."""

@@ -100,7 +100,7 @@ class QuantLinear(nn.Module):
         rows = x.detach().reshape(-1, self.in_features).contiguous()
         bias = None if bias is None else bias.detach()
         prepared = self.prepare()
-        with torch.no_grad(), without_autocast(x.device):
+        with without_autocast(x.device):
             out = guarded(self.spec.backend.value, self.module_name, lambda: self._backend.run(prepared, rows, bias))
         return out.view(shape)
 

@@ -22,6 +22,8 @@ _COLUMNS = 4096
 _FEW_ROWS = 16
 _SMALL_TILE = 1 << 19
 _LARGE_TILE = 1 << 21
+_METADATA = 1 << 21
+"""Largest number of scales, and of zero points, that one block of columns widens to fp32."""
 
 
 class Tile(NamedTuple):
@@ -56,7 +58,7 @@ def tiles(tensor: QuantTensor, rows: int) -> Iterator[Tile]:
     """Yield every tile of W^T once. With many rows of x the tiles are larger, so that sums are touched less often."""
     if tensor.codes is None:
         raise ValueError("the codes are held by the kernel's own layout: restore them first")
-    columns = min(tensor.n, _COLUMNS)
+    columns = min(tensor.n, _COLUMNS, max(_METADATA // tensor.scales.shape[0] // 64 * 64, 64))
     step = _tile_rows(tensor, (_SMALL_TILE if rows <= _FEW_ROWS else _LARGE_TILE) // columns)
     for n0 in range(0, tensor.n, columns):
         n1 = min(n0 + columns, tensor.n)
