@@ -59,7 +59,9 @@ def survey(request: Request, host: Host, kernels: Kernels) -> Selection:
     forced = rule_of(request.method, request.format, request.code_type).forced_dtype
     dtype = request.activation_dtype or forced or None
     open_dtype = bool(forced) and request.activation_dtype is None
-    request = replace(request, devices=normalize_devices(request.devices or None, host), activation_dtype=dtype)
+    devices = normalize_devices(request.devices or None, host)
+    if (devices, dtype) != (request.devices, request.activation_dtype):
+        request = replace(request, devices=devices, activation_dtype=dtype)
     if request.format not in FORMATS_OF[request.method]:
         return Selection(request=request, chosen=None, trace=(_no_such_pair(request),))
     automatic = request if request.automatic else replace(request, backend=BACKEND.AUTO)
