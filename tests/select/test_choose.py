@@ -150,6 +150,15 @@ def test_a_lost_faster_backend_is_noted() -> None:
     assert "needs quantfarm-cpu 0.1.0, got none" in notes[0]
 
 
+def test_an_old_rocm_is_told_and_not_refused() -> None:
+    """A ROCm below the floor gives a note beside the choice; a newer one, and another family, give none."""
+    host = HOSTS["R9700"]
+    for version, told in (("7.1", True), ("10.1", False)):
+        selection = explain(ask(ASK, host), replace(host, versions={**host.versions, "rocm": version}))
+        assert selection.backend is BACKEND.GPTQ_TORCH
+        assert any(note.startswith("rocm 7.1 is older than 10.1") for note in selection.notes) is told
+
+
 def test_what_nobody_asked_is_unchecked() -> None:
     """A request without shape and dtype says that neither was checked."""
     request = Request(method="gptq", format="gptq", scheme=Scheme(bits=4, group_size=128, sym=True))  # type: ignore[arg-type]

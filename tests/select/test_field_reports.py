@@ -95,7 +95,7 @@ def test_r02_gptq_v2_is_accepted_or_the_format_is_named(backend: str) -> None:
 
 
 def test_r04_four_reasons_and_a_portable_backend() -> None:
-    """Group 64, K = 8256, N = 1040, bf16 on a Hopper card: each refused candidate has its reasons, in order, as values."""
+    """Group 64, K = 8256, N = 1040, bf16 on a Hopper card: each refusal has its reasons, in order, as values."""
     host = HOSTS["ALL-H200-NO-ARTIFACTS"]
     text = "gptq/gptq W4 g64 K8256 N1040 bf16"
     selection = choose(ask(text, host), host, KERNELS)

@@ -12,6 +12,7 @@ from quantfarm.declare.spec import KernelSpec
 from quantfarm.errors import KernelRefused
 from quantfarm.formats.table import rule_of
 from quantfarm.select.cache import CHECKS
+from quantfarm.select.check_install import older
 from quantfarm.select.host import Host, probe
 from quantfarm.select.pairs import FORMATS_OF
 from quantfarm.select.request import BASE, Request, normalize_devices
@@ -22,6 +23,9 @@ __all__ = ["Candidate", "Selection", "choose", "select", "strictly_refused", "su
 
 _PREFERS_TRAINABLE = (METHOD.GPTQ, METHOD.AWQ)
 """Methods whose models are opened with AUTO and switched to training later."""
+
+OLDEST_ROCM = "10.1"
+"""An older one is told, not refused."""
 
 Kernels = tuple[KernelSpec, ...]
 
@@ -193,6 +197,9 @@ def _notes(selection: Selection, host: Host) -> tuple[str, ...]:
         notes.append(f"unchecked: {', '.join(request.unchecked)}")
     if host.torch_ops is None and selection.chosen and selection.chosen.toolchain.all_ops:
         notes.append("unchecked: torch operators, since torch was not asked")
+    rocm = host.versions.get("rocm", "")
+    if rocm and older(rocm, OLDEST_ROCM) and any(device.family is DEVICE.ROCM for device in request.devices):
+        notes.append(f"rocm {rocm} is older than {OLDEST_ROCM}, the oldest supported; nothing is refused for it")
     for candidate in selection.ahead if selection.chosen else ():
         if candidate.state_note:
             notes.append(f"{candidate.backend.value}: {candidate.state_note}; ask for it by name to use it")

@@ -143,7 +143,7 @@ def torch_facts(wanted_operators: frozenset[str]) -> TorchFacts:
     present = frozenset(name for name in wanted_operators if has_operator(torch, name))
     return TorchFacts(
         build=build,
-        versions={"torch": str(torch.__version__)},
+        versions={"torch": str(torch.__version__)} | ({"rocm": str(torch.version.hip)} if has_hip else {}),
         devices=(*_cuda_like(torch, "rocm" if has_hip else "cuda"), *_xpu(torch), *_mps(torch)),
         operators=present,
         cpu_capability=str(torch.backends.cpu.get_cpu_capability()),
