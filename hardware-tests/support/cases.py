@@ -48,7 +48,7 @@ def read_shape(text: str) -> tuple[int, int]:
 
 
 def parity_cases(job: Job) -> list[Case]:
-    """Return a cover of all pairs over small shapes, and per format and dtype one case on each large shape."""
+    """Return a cover of all pairs over small shapes, and per dtype one case on each large shape."""
     combinations = list(all_cases(job.record, [read_shape(s) for s in job.tier["shapes"]]))
     small = [case for case in combinations if case.n * case.k < 4_000_000]
     large = [case for case in combinations if case.n * case.k >= 4_000_000]
@@ -110,11 +110,11 @@ def pairwise(cases: Sequence[Case], skip: int = 0) -> list[Case]:
 
 
 def _one_each(cases: Sequence[Case]) -> list[Case]:
-    """Return one case per shape, format and dtype, with group size 128 where there is one and no wide bias."""
+    """Return one case per shape and dtype, with group size 128 where there is one and no wide bias."""
     wanted = [case for case in cases if case.bias == "none" and case.group_size == 128 and not case.sym]
     found: dict[tuple[Any, ...], Case] = {}
     for case in wanted or cases:
-        key = (case.n, case.k, case.format, case.dtype)
+        key = (case.n, case.k, case.dtype)
         if key not in found or (case.act_order and not found[key].act_order):
             found[key] = case
     return list(found.values())

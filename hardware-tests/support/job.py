@@ -21,6 +21,7 @@ _BY_HAND: dict[str, Any] = {
     "cold_bytes": 50_000_000,
     "repeats": 20,
 }
+_DATA = Path(__file__).resolve().parents[2] / "tests" / "data"
 _KINDS = ("load", "refusal", "identity", "parity", "throughput")
 
 
@@ -65,7 +66,7 @@ def jobs_of(plan: Path | None) -> tuple[Job, ...]:
     if plan is None:
         lane = {"archs": [], "environment": {}}
         return tuple(
-            Job(f"{name}@here#{kind}", kind, "here", record, _BY_HAND, lane, "../tests/data", "", "")
+            Job(f"{name}@here#{kind}", kind, "here", record, _BY_HAND, lane, str(_DATA), "", "")
             for name, record in declared.items()
             if record["implemented"]
             for kind in _KINDS

@@ -6,6 +6,7 @@ not hide here. Bits are laid out one by one instead of by shifts of words.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -79,16 +80,27 @@ class Weight:
             packed["bias"] = self.bias.clone()
         return packed
 
+    def _packed(self, pack: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Return the packed codes; weights that share them and differ elsewhere share the work."""
+        if not _LAST or _LAST[0] is not self.codes:
+            _LAST[:] = [self.codes, pack()]
+        words: torch.Tensor = _LAST[1].clone()
+        return words
+
     def _gptq(self) -> dict[str, torch.Tensor]:
         stored = self.zeros if self.format.endswith("v2") else (self.zeros - 1) & ((1 << self.bits) - 1)
         return {
-            "qweight": _words(self.codes, self.bits),
+            "qweight": self._packed(lambda: _words(self.codes, self.bits)),
             "qzeros": _words(np.ascontiguousarray(stored.T), self.bits).T.contiguous(),
             "g_idx": torch.from_numpy(self.groups.astype(np.int32)),
         }
 
     def _awq(self) -> dict[str, torch.Tensor]:
-        return {"qweight": _awq_words(self.codes), "qzeros": _awq_words(self.zeros)}
+        qweight = self._packed(lambda: _awq_words(self.codes))
+        return {"qweight": qweight, "qzeros": _awq_words(self.zeros)}
+
+
+_LAST: list[Any] = []
 
 
 def _words(fields: Codes, bits: int) -> torch.Tensor:

@@ -144,7 +144,7 @@ def test_a_size_above_the_budget_fails(tmp_path: Path) -> None:
 def test_the_front_holds_every_kernel_and_no_machine_code(tmp_path: Path) -> None:
     """The pure wheel fails for a kernel folder it lacks and for a library it holds."""
     version = DECLARED["version"]
-    files = {f"quantfarm/kernels/{r['kernel']}/backend.py": b"" for r in DECLARED["records"]}
+    files = {f"quantfarm/kernels/{r['kernel']}/backend.py": b"" for r in DECLARED["records"] if r["implemented"]}
     missing, _ = files.popitem()
     path = farm_wheels.pack(
         tmp_path / f"quantfarm-{version}-py3-none-any.whl", {**files, "quantfarm/x.so": farm_wheels.library(["x"])}

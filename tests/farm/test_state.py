@@ -124,7 +124,7 @@ def test_a_failing_kind_makes_the_lane_failing() -> None:
 
 
 def test_a_lane_without_a_machine_says_why() -> None:
-    """A lane with no runner is untested with that code, not declared."""
+    """On a lane with no runner a declared record stays declared, and the code says why nothing was tested."""
     absent = {kind: Cell(**{**cell(kind).__dict__, "reason": "no_runner", "note": "none here"}) for kind in KINDS}
     total = summary(absent, {kind: state(each, [], now()) for kind, each in absent.items()})
-    assert (total.name, total.why) == ("untested", "no_runner: none here")
+    assert (total.name, total.why) == ("declared", "the record says so; no_runner: none here")
