@@ -26,7 +26,8 @@ def _weight(job: Job) -> Any:
 
 
 def _counts() -> dict[str, int]:
-    return {kernel: layers.backend_of(spec).calls() for kernel, spec in {s.kernel: s for s in implemented_records()}.items()}
+    kernels = {spec.kernel: spec for spec in implemented_records()}
+    return {kernel: layers.backend_of(spec).calls() for kernel, spec in kernels.items()}
 
 
 def test_a_named_backend_is_the_one_chosen(job: Job) -> None:
