@@ -17,7 +17,7 @@ from quantfarm.runtime.launches import LaunchCounter
 
 _LAUNCHES = LaunchCounter()
 _DECODE_ABOVE_EXACT = 64
-_DECODE_ABOVE = 10
+_DECODE_ABOVE = 8
 """More rows than this and decoding tiles once is cheaper than several passes (measured, NOTES.md)."""
 
 
