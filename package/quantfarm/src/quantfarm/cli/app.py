@@ -101,7 +101,7 @@ def _show_kinds(
         return
     for kind, selection in pairs if options.table else ():
         Console(highlight=False).print(trace_table(selection, "\n".join(_heading(kind))))
-        _show(f"next: {next_step(selection, host)}")
+        _show("\n".join(_last_lines(selection, host)))
     if not options.table:
         _show("\n\n".join(_text(kind, selection, host) for kind, selection in pairs))
     if supposed:
@@ -168,11 +168,15 @@ def _heading(kind: LayerKind) -> list[str]:
 
 
 def _text(kind: LayerKind, selection: Selection, host: Host) -> str:
-    lines = [*_heading(kind), as_text(selection)]
+    return "\n".join([*_heading(kind), as_text(selection), *_last_lines(selection, host)])
+
+
+def _last_lines(selection: Selection, host: Host) -> list[str]:
+    lines = []
     if strictly_refused(selection, host):
         lines.append("refused: QUANTFARM_STRICT is set and a faster backend is missing because of the installation")
     step = next_step(selection, host)
-    return "\n".join([*lines, f"next: {step}"] if step else lines)
+    return [*lines, f"next: {step}"] if step else lines
 
 
 def _show(content: str | dict[str, Any]) -> None:
