@@ -88,6 +88,7 @@ class _Reader:
         self.path, self.offset = path, 0
 
     def lines(self) -> list[dict[str, Any]]:
+        """Return the new complete lines, decoded."""
         with self.path.open("rb") as stream:
             stream.seek(self.offset)
             data = stream.read()

@@ -24,7 +24,7 @@ FEWEST = 2000
 def _judge(job: Job, case: Case, rows: list[int], figures: dict[str, Any], *, heavy: bool = False) -> None:
     """Compare calls of each row count with float64; short results are joined from several calls of that count."""
     made = subject(job, case)
-    x = normal_rows(case, max(max(rows), -(-FEWEST // case.n)), heavy=heavy)
+    x = normal_rows(case, max(*rows, -(-FEWEST // case.n)), heavy=heavy)
     wanted, dense = measure.expected(x, made.w64, bias_of(case)), measure.dense(x, made.w64)
     for count in rows:
         most = max(count, min(x.shape[0], -(-FEWEST // case.n)))

@@ -11,11 +11,11 @@ from support.weights import Weight
 
 
 def swapped_nibbles(weight: Weight, k: int, n: int) -> Weight:
-    """E1: the code at (k, n) and its neighbour within the word change places."""
+    """E1: the code at (k, n) and its neighbour within the word change places; equal ones differ in one bit instead."""
     codes = weight.codes.copy()
     other = k ^ 1
     if codes[k, n] == codes[other, n]:
-        codes[other, n] ^= 1
+        codes[k, n] ^= 1
         return replace(weight, codes=codes)
     codes[[k, other], n] = codes[[other, k], n]
     return replace(weight, codes=codes)
