@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from quantfarm.declare.names import FORMAT, METHOD
-from quantfarm.declare.registry import KERNELS
+from quantfarm.declare.registry import implemented_records
 from quantfarm.declare.scheme import Scheme
 from quantfarm.declare.spec import ArtifactKind, KernelSpec
 from quantfarm.formats.quant_tensor import QuantTensor, pack_codes, unpack_codes
@@ -94,7 +94,7 @@ def records(*, training: bool | None = None) -> list[Any]:
     import pytest
 
     found = {}
-    for spec in KERNELS:
+    for spec in implemented_records():
         present = spec.artifact.kind is ArtifactKind.NONE or load_library(spec.artifact.library).status == "loaded"
         if present and (training is None or spec.features.training is training):
             found.setdefault(spec.kernel, pytest.param(spec, id=spec.kernel))

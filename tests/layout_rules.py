@@ -40,6 +40,9 @@ EXTRA_ARROWS: dict[str, set[str]] = {
 """Single files with one more arrow; each is named in architecture or in docs/decisions."""
 
 PARAMETER_EXCEPTIONS = {
+    "quantfarm.select.compat.select_quant_linear": "the published signature, also positionally",
+    "quantfarm.select.compat.hf_select_quant_linear": "the published signature, also positionally",
+    "quantfarm.select.compat.hf_select_quant_linear_v2": "the published signature, also positionally",
     "quantfarm.load.model.load": "the published signature of load",
     "quantfarm.load.convert.convert": "the options of the command line, one to one",
 }

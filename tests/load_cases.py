@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from quantfarm.declare.registry import KERNELS
-from quantfarm.declare.spec import ArtifactKind, KernelSpec
+from quantfarm.declare.registry import implemented_records
+from quantfarm.declare.spec import ArtifactKind, KernelSpec, declared
 from quantfarm.runtime.artifacts import load_library
 
 # Workers share the cores: threads that wait for each other by spinning would make every product slower, not faster.
@@ -86,9 +86,9 @@ def usable(method: str, form: str, bits: int) -> list[KernelSpec]:
     """Return the records that read a pair at a width and whose code is present here."""
     return [
         spec
-        for spec in KERNELS
+        for spec in implemented_records()
         if spec.method.value == method
-        and any(form in {f.value for f in row.formats} and bits in row.bits for row in spec.accepts)
+        and any(form in {f.value for f in row.formats} and bits in declared(row.bits) for row in spec.accepts)
         and (spec.artifact.kind is ArtifactKind.NONE or load_library(spec.artifact.library).status == "loaded")
     ]
 

@@ -219,15 +219,23 @@ def test_one_broad_except() -> None:
 
 
 def test_registry_lines_have_their_folders() -> None:
-    """Each record has its kernel folder with spec, backend and notes; each native one its csrc folder."""
+    """Each record has its folder with spec and notes; one with code has its backend too, and its csrc folder if native.
+
+    The notes of a folder without code say what is missing, those of a folder with code do not: so no code gets lost.
+    """
     for spec in KERNELS:
         folder = rules.FRONT / "kernels" / spec.kernel
-        for name in ("__init__.py", "spec.py", "backend.py", "NOTES.md"):
+        for name in ("__init__.py", "spec.py"):
             assert (folder / name).is_file(), f"{spec.name}: {name}"
-        if spec.artifact.kind is ArtifactKind.NATIVE:
+        written = (folder / "backend.py").is_file()
+        missing = "## What is missing" in (folder / "NOTES.md").read_text(encoding="utf-8")
+        assert written is not missing, spec.name
+        if written and spec.artifact.kind is ArtifactKind.NATIVE:
             device = "cpu" if spec.artifact.library == "cpu" else "device"
             assert (rules.ROOT / "csrc" / device / spec.kernel).is_dir(), spec.name
     assert len({spec.name for spec in KERNELS}) == len(KERNELS)
+    folders = {path.parent.name for path in rules.FRONT.glob("kernels/*/spec.py")}
+    assert folders == {spec.kernel for spec in KERNELS}
 
 
 def test_every_tie_is_listed() -> None:

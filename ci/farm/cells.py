@@ -18,6 +18,7 @@ REASONS = {
     "excluded": "an exclusion of matrix.yaml",
     "probe_failed": "the runner's health probe refused the job",
     "infra_failed": "retries on other runners failed for infrastructure",
+    "not_written": "the record is declared, its kernel has no code in this version",
     "no_peer": "the peer was absent, so no ratio exists",
 }
 """Why a cell did not run: a closed set."""

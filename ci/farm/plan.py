@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from farm import declarations as facts
-from farm.cells import KINDS, Cell, sort_key
+from farm.cells import KINDS, REASONS, Cell, sort_key
 from farm.errors import PlanInvalid
 from farm.matrix import Exclusion, Matrix
 
@@ -62,6 +62,8 @@ def _cell(matrix: Matrix, record: Mapping[str, Any], lane: str, kind: str, tier:
 
 def _why_not(matrix: Matrix, record: Mapping[str, Any], lane: str, kind: str, tier: str) -> tuple[str, str]:
     row = matrix.lanes[lane]
+    if not record["implemented"]:
+        return "not_written", REASONS["not_written"]
     if row.runner == "none":
         return "no_runner", row.note
     for rule in matrix.exclusions:

@@ -88,7 +88,7 @@ def _common(wheel: Wheel, matrix: Matrix, report: Report) -> None:
 
 
 def _front(wheel: Wheel, declarations: Mapping[str, Any], report: Report) -> None:
-    """The front holds no machine code, and the Python half of every kernel."""
+    """The front holds no machine code, and the Python half of every kernel that has code."""
     for member in wheel.libraries:
         report.findings.append(
             Finding(wheel.path.name, "", "", f"{member}: machine code in a wheel tagged {wheel.tag}")
@@ -96,7 +96,7 @@ def _front(wheel: Wheel, declarations: Mapping[str, Any], report: Report) -> Non
     if wheel.version != declarations["version"]:
         sentence = f"version: needs {declarations['version']}, got {wheel.version}"
         report.findings.append(Finding(wheel.path.name, "", "", sentence))
-    for record in declarations["records"]:
+    for record in (row for row in declarations["records"] if row["implemented"]):
         member = f"{wheel.module}/kernels/{record['kernel']}/backend.py"
         if member in wheel.files:
             report.present[(record["name"], "python")] = member
@@ -138,11 +138,11 @@ def _digest(data: bytes) -> str:
 
 
 def declared_markers(declarations: Mapping[str, Any], library: str, family: str) -> dict[tuple[str, str], str]:
-    """Return (record, arch) -> the symbol that proves it, for every native record of a library family."""
+    """Return (record, arch) -> the symbol that proves it, for every native record with code of a library family."""
     return {
         (record["name"], arch): f"quantfarm_{library}_{record['kernel']}_{arch.removeprefix('x86_64_')}"
         for record in declarations["records"]
-        if facts.library_of(record) == library
+        if record["implemented"] and facts.library_of(record) == library
         for arch in record["devices"].get(family, {"archs": []})["archs"]
     }
 

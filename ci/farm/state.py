@@ -133,7 +133,7 @@ def summary(cells: Mapping[str, Cell], states: Mapping[str, State]) -> State:
     first = states[PATH[0]]
     if first.name == "untested" and first.why.startswith("excluded"):
         return first
-    if first.name == "untested" and first.why.startswith("no_runner"):
+    if first.name == "untested" and first.why.startswith(("no_runner", "not_written")):
         return State(name="declared", why=f"the record says so; {first.why}")
     for kind in PATH:
         if states[kind].name in SIDE:

@@ -127,7 +127,7 @@ def _row(
             }
         )
     formats = sorted({fmt for row in record["accepts"] for fmt in row["formats"]})
-    bits = sorted({b for row in record["accepts"] for b in row["bits"]})
+    bits = sorted({b for row in record["accepts"] for b in row["bits"] or ()})
     return {
         "record": record["name"],
         "backend": record["backend"],

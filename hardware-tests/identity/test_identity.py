@@ -9,7 +9,7 @@ from support import layers
 from support.job import Job
 from support.weights import Recipe, random_weight
 
-from quantfarm.declare.registry import KERNELS
+from quantfarm.declare.registry import implemented_records
 from quantfarm.declare.scheme import Scheme
 from quantfarm.select.choose import select
 from quantfarm.select.request import Request
@@ -25,7 +25,8 @@ def _weight(job: Job) -> Any:
 
 
 def _counts() -> dict[str, int]:
-    return {kernel: layers.backend_of(spec).calls() for kernel, spec in {s.kernel: s for s in KERNELS}.items()}
+    kernels = {spec.kernel: spec for spec in implemented_records()}
+    return {kernel: layers.backend_of(spec).calls() for kernel, spec in kernels.items()}
 
 
 def test_a_named_backend_is_the_one_chosen(job: Job) -> None:

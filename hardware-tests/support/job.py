@@ -68,6 +68,7 @@ def jobs_of(plan: Path | None) -> tuple[Job, ...]:
         return tuple(
             Job(f"{name}@here#{kind}", kind, "here", record, _BY_HAND, lane, str(_DATA), "", "")
             for name, record in declared.items()
+            if record["implemented"]
             for kind in _KINDS
         )
     told = json.loads(plan.read_text(encoding="utf-8"))

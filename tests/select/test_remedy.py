@@ -15,9 +15,10 @@ from quantfarm import __version__
 from quantfarm.declare.names import BACKEND
 from quantfarm.declare.reason import SENTENCES, Reason
 from quantfarm.select import remedy
+from quantfarm.select.choose import select
 from quantfarm.select.explain import explain
 from quantfarm.select.remedy import command, installer
-from quantfarm.select.wording import improvement
+from quantfarm.select.wording import advice, improvement
 
 NATIVE = BACKEND.GPTQ_TORCH_CPU_AVX512
 INSTALLATION = [code for code in SENTENCES if Reason(code, "", "").is_installation and code != "artifact_device"]
@@ -92,3 +93,14 @@ def test_choosing_imports_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_what_is_not_written_has_no_command() -> None:
+    """Where no kernel of this version serves a pair, the advice says so and offers nothing to install."""
+    message = advice(explain(ask("vptq/vptq W4 fp16", HOSTS["H200"]), HOSTS["H200"]), HOSTS["H200"])
+    assert message == "no kernel of this version serves it; `quantfarm doctor` lists the kernels that it has"
+    shown = improvement(explain(ask("gptq/gptq W4 g128 fp16", HOSTS["H200"]), HOSTS["H200"]), HOSTS["H200"])
+    assert shown == f"machete needs kernel code in quantfarm {__version__} (artifact_absent)"
+    strict = replace(HOSTS["H200"], settings=replace(BASE.settings, strict=True))
+    assert explain(ask("gptq/gptq W4 g128 fp16", strict), strict).backend is BACKEND.GPTQ_TORCH
+    assert select(ask("gptq/gptq W4 g128 fp16", strict), strict).backend is BACKEND.GPTQ_TORCH

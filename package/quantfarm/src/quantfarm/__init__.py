@@ -18,6 +18,12 @@ _HOMES = {
     "PROFILE": "quantfarm.declare.names",
     "explain": "quantfarm.select.explain",
     "convert": "quantfarm.load.convert",
+    "hf_normalize_device_device_map": "quantfarm.select.compat",
+    "hf_pack_layer": "quantfarm.load.repack",
+    "hf_repack_layer": "quantfarm.load.repack",
+    "hf_select_quant_linear": "quantfarm.select.compat",
+    "hf_select_quant_linear_v2": "quantfarm.select.compat",
+    "select_quant_linear": "quantfarm.select.compat",
 }
 _PACKAGES = ("doctor", "load", "select")
 

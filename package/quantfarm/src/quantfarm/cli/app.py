@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -14,8 +13,9 @@ from rich.text import Text
 from quantfarm import __version__
 from quantfarm.cli.layers import LayerKind, layer_kinds
 from quantfarm.cli.options import ConvertOptions, ExplainOptions, Json, command
-from quantfarm.declare.device import CPU_LEVELS, parse_arch
-from quantfarm.declare.names import DEVICE, BadType, UnknownName, normalize_format, normalize_method
+from quantfarm.cli.suppose import suppose
+from quantfarm.cli.tables import trace_table
+from quantfarm.declare.names import BadType, UnknownName, normalize_format, normalize_method
 from quantfarm.declare.registry import KERNELS
 from quantfarm.declare.scheme import Scheme
 from quantfarm.doctor.child import load_or_read
@@ -25,8 +25,8 @@ from quantfarm.doctor.text import as_text as report_text
 from quantfarm.errors import KernelRefused, QuantfarmError
 from quantfarm.select.choose import strictly_refused, survey
 from quantfarm.select.explain import as_text
-from quantfarm.select.host import LEVEL_FEATURES, Host, HostDevice, probe
-from quantfarm.select.pairs import FORMATS_OF
+from quantfarm.select.host import Host, probe
+from quantfarm.select.pairs import FORMATS_OF, kind_of
 from quantfarm.select.request import Device, Request, normalize_devices
 from quantfarm.select.selection import Selection
 from quantfarm.select.wording import advice, improvement
@@ -76,21 +76,36 @@ def doctor(*, json: Json = False) -> None:
 def explain(options: ExplainOptions) -> None:
     """Say which backend runs a layer, or each kind of layer of a checkpoint, and why every better one does not."""
     host = probe(load_artifact=load_or_read)
+    supposed = ""
     if options.arch:
-        host = suppose(host, options.arch)
-    devices = normalize_devices(options.device or (_supposed(host) if options.arch else None), host)
+        host, supposed = suppose(host, options.arch)
+    devices = normalize_devices(options.device or (host.devices[0].family if options.arch else None), host)
     if options.path is None:
         kinds: tuple[LayerKind, ...] = (LayerKind(request=_request(options, devices), modules=()),)
     else:
         kinds = layer_kinds(options.path, devices, options.backend, options.dtype)
     selections = [survey(kind.request, host, KERNELS) for kind in kinds]
     refused = [s for s in selections if s.chosen is None or strictly_refused(s, host)]
-    if options.json:
-        rows = [_row(kind, selection, host) for kind, selection in zip(kinds, selections, strict=True)]
-        _show(rows[0] if options.path is None else {"schema": "quantfarm-layers/1", "layers": rows})
-    else:
-        _show("\n\n".join(_text(k, s, host) for k, s in zip(kinds, selections, strict=True)))
+    _show_kinds(options, kinds, selections, host, supposed)
     raise typer.Exit(KernelRefused.exit_code if refused else 0)
+
+
+def _show_kinds(
+    options: ExplainOptions, kinds: tuple[LayerKind, ...], selections: list[Selection], host: Host, supposed: str
+) -> None:
+    pairs = list(zip(kinds, selections, strict=True))
+    if options.json:
+        rows = [_row(kind, selection, host) for kind, selection in pairs]
+        said = {"supposed": supposed} if supposed else {}
+        _show(said | (rows[0] if options.path is None else {"schema": "quantfarm-layers/1", "layers": rows}))
+        return
+    for kind, selection in pairs if options.table else ():
+        Console(highlight=False).print(trace_table(selection, "\n".join(_heading(kind))))
+        _show("\n".join(_last_lines(selection, host)))
+    if not options.table:
+        _show("\n\n".join(_text(kind, selection, host) for kind, selection in pairs))
+    if supposed:
+        _show(f"supposed: {supposed}")
 
 
 @command(app, ConvertOptions)
@@ -110,28 +125,19 @@ def convert(options: ConvertOptions) -> None:
     _show(str(result) if result is not None else f"wrote {options.target}")
 
 
-def suppose(host: Host, arch: str) -> Host:
-    """Return the host as if it had one device of a target, with a torch build for it; everything else stays."""
-    target = parse_arch(arch)
-    if target.family is DEVICE.CPU:
-        level = CPU_LEVELS[target.major]
-        cpu = HostDevice(family=DEVICE.CPU, arch=target, name="supposed")
-        return replace(host, machine="x86_64", cpu_features=frozenset(LEVEL_FEATURES[level]), devices=(cpu,))
-    device = HostDevice(family=target.family, arch=target, name="supposed")
-    build = host.torch_build if target.family is DEVICE.MPS or host.torch_build == "none" else target.family.value
-    return replace(host, devices=(device, *host.of_family(DEVICE.CPU)), torch_build=build)
-
-
-def _supposed(host: Host) -> Device:
-    return Device(host.devices[0].family)
-
-
 def _request(options: ExplainOptions, devices: tuple[Device, ...]) -> Request:
     method = normalize_method(options.method)
+    fmt = normalize_format(options.format) if options.format.strip() else FORMATS_OF[method][0]
     return Request(
         method=method,
-        format=normalize_format(options.format) if options.format.strip() else FORMATS_OF[method][0],
-        scheme=Scheme(bits=options.bits, group_size=options.group_size, sym=options.sym, act_order=options.desc_act),
+        format=fmt,
+        scheme=Scheme(
+            weight_kind=kind_of(method, fmt, options.bits),
+            bits=options.bits,
+            group_size=options.group_size,
+            sym=options.sym,
+            act_order=options.desc_act,
+        ),
         in_features=options.in_features,
         out_features=options.out_features,
         activation_dtype=options.dtype.strip() or None,
@@ -153,17 +159,24 @@ def _row(kind: LayerKind, selection: Selection, host: Host) -> dict[str, Any]:
     return named | selection.as_json() | {"next": next_step(selection, host)}
 
 
+def _heading(kind: LayerKind) -> list[str]:
+    if not kind.modules:
+        return []
+    more = len(kind.modules) - SHOWN_MODULES
+    names = ", ".join(kind.modules[:SHOWN_MODULES]) + (f" and {more} more" if more > 0 else "")
+    return [f"{len(kind.modules)} layers: {names}"]
+
+
 def _text(kind: LayerKind, selection: Selection, host: Host) -> str:
+    return "\n".join([*_heading(kind), as_text(selection), *_last_lines(selection, host)])
+
+
+def _last_lines(selection: Selection, host: Host) -> list[str]:
     lines = []
-    if kind.modules:
-        more = len(kind.modules) - SHOWN_MODULES
-        names = ", ".join(kind.modules[:SHOWN_MODULES]) + (f" and {more} more" if more > 0 else "")
-        lines.append(f"{len(kind.modules)} layers: {names}")
-    lines.append(as_text(selection))
     if strictly_refused(selection, host):
         lines.append("refused: QUANTFARM_STRICT is set and a faster backend is missing because of the installation")
     step = next_step(selection, host)
-    return "\n".join([*lines, f"next: {step}"] if step else lines)
+    return [*lines, f"next: {step}"] if step else lines
 
 
 def _show(content: str | dict[str, Any]) -> None:

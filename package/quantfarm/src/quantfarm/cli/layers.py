@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +90,8 @@ def layer_kinds(folder: Path, devices: Iterable[Device], backend: str, dtype: st
         if mine is None:
             continue
         request = _request(mine, module, tensors, dtype)
-        asked = {"devices": tuple(devices), "backend": backend, "sharded": files > 1}
-        kinds.setdefault(Request(**(vars(request) | asked)), []).append(module)
+        asked: dict[str, Any] = {"devices": tuple(devices), "backend": backend, "sharded": files > 1}
+        kinds.setdefault(replace(request, **asked), []).append(module)
     if not kinds:
         raise CheckpointError(f"cannot find quantized layers in {folder}: no tensor ends in {_PACKED}")
     return tuple(LayerKind(request=request, modules=tuple(modules)) for request, modules in kinds.items())

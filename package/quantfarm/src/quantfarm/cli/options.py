@@ -38,6 +38,7 @@ class ExplainOptions:
     device: Annotated[list[str], typer.Option(help="Exact target such as cuda:1; may be given again.")] = None  # type: ignore[assignment]
     arch: Annotated[str, typer.Option(help="Suppose a device of this target, such as sm_90 or gfx1201.")] = ""
     backend: Annotated[str, typer.Option(help="A backend by name, as a demand; blank: automatic.")] = ""
+    table: Annotated[bool, typer.Option("--table", help="Print the candidates as a table.")] = False
     json: Json = False
 
 

@@ -12,7 +12,7 @@ from quantfarm import __version__
 from quantfarm.declare.device import Arch
 from quantfarm.declare.names import ALIASES, BACKEND, DEVICE, FORMAT, LEGACY, METHOD, PROFILE
 from quantfarm.declare.reason import SENTENCES
-from quantfarm.declare.registry import KERNELS
+from quantfarm.declare.registry import KERNELS, implemented
 from quantfarm.declare.spec import KernelSpec, Undeclared
 
 SCHEMA = "quantfarm-declarations"
@@ -39,8 +39,8 @@ def export() -> dict[str, Any]:
 
 
 def record(spec: KernelSpec) -> dict[str, Any]:
-    """Return one record as JSON-ready values, with its unique name first."""
-    return {"name": spec.name, **_plain(spec)}
+    """Return one record as JSON-ready values: its unique name and whether its code is in this version first."""
+    return {"name": spec.name, "implemented": spec.kernel in implemented(), **_plain(spec)}
 
 
 def _plain(value: Any) -> Any:

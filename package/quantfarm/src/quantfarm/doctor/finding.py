@@ -35,12 +35,16 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordState:
-    """One record on this host: usable, or the reasons against it for a plain request that it declares to serve."""
+    """One record on this host: usable, or the reasons against it for a plain request that it declares to serve.
+
+    ``written`` False: this version declares the record and has no code for it, so nothing can be installed to run it.
+    """
 
     name: str
     backend: str
     request: str
     reasons: tuple[Reason, ...]
+    written: bool = True
 
     @property
     def usable(self) -> bool:
@@ -112,6 +116,7 @@ class Report:
                     "backend": record.backend,
                     "request": record.request,
                     "usable": record.usable,
+                    "implemented": record.written,
                     "reasons": [reason.as_json() for reason in record.reasons],
                 }
                 for record in self.records

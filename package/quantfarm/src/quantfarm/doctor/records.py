@@ -5,7 +5,7 @@ from __future__ import annotations
 from quantfarm.declare.names import DEVICE
 from quantfarm.declare.registry import KERNELS
 from quantfarm.declare.scheme import Scheme
-from quantfarm.declare.spec import KernelSpec
+from quantfarm.declare.spec import KernelSpec, Undeclared, declared
 from quantfarm.doctor.finding import RecordState
 from quantfarm.select.check import check
 from quantfarm.select.host import Host
@@ -17,27 +17,29 @@ _BITS, _GROUP, _WIDTH = 4, 128, 4096
 def plain_request(spec: KernelSpec, host: Host) -> Request:
     """Return the plainest request of a record: its own backend by name, usual width and group where declared."""
     row = spec.accepts[0]
-    fmt = row.formats[0]
-    group = _GROUP if _GROUP in row.group_sizes else max(row.group_sizes)
-    rule = spec.shape
-    k = _WIDTH if _WIDTH % rule.k_multiple == 0 else rule.k_multiple * max(group, 1)
-    n = _WIDTH if _WIDTH % rule.n_multiple == 0 else rule.n_multiple * _BITS
+    groups, bits = declared(row.group_sizes), declared(row.bits)
+    group = max(groups) if groups and _GROUP not in groups else _GROUP
     return Request(
         method=spec.method,
-        format=fmt,
+        format=row.formats[0],
         scheme=Scheme(
             weight_kind=row.weight_kind,
-            bits=_BITS if _BITS in row.bits else row.bits[0],
+            bits=bits[0] if bits and _BITS not in bits else _BITS,
             group_size=group,
-            sym=row.sym[0],
+            sym=next(iter(declared(row.sym)), True),
         ),
-        in_features=k,
-        out_features=n,
-        activation_dtype=spec.activations[0],
-        pack_dtype=spec.pack_dtypes[0],
+        in_features=_whole(spec.shape.k_multiple),
+        out_features=_whole(spec.shape.n_multiple),
+        activation_dtype=next(iter(spec.activations), None),
+        pack_dtype=next(iter(declared(spec.pack_dtypes)), "int32"),
         devices=(Device(_family(spec, host)),),
         backend=spec.backend,
     )
+
+
+def _whole(multiple: int | Undeclared) -> int:
+    """Return the usual width, or the nearest one that divides."""
+    return _WIDTH if isinstance(multiple, Undeclared) else max(_WIDTH // multiple, 1) * multiple
 
 
 def _family(spec: KernelSpec, host: Host) -> DEVICE:
@@ -52,6 +54,13 @@ def record_states(host: Host, kernels: tuple[KernelSpec, ...] = KERNELS) -> tupl
     states = []
     for spec in kernels:
         request = plain_request(spec, host)
-        reasons = check(spec, request, host)
-        states.append(RecordState(name=spec.name, backend=spec.backend.value, request=str(request), reasons=reasons))
+        states.append(
+            RecordState(
+                name=spec.name,
+                backend=spec.backend.value,
+                request=str(request),
+                reasons=check(spec, request, host),
+                written=spec.kernel in host.implemented,
+            )
+        )
     return tuple(states)

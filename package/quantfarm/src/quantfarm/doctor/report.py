@@ -8,6 +8,7 @@ from itertools import chain
 
 from quantfarm.declare.artifact import ArtifactState
 from quantfarm.doctor.child import ChildNotStarted, load_in_child
+from quantfarm.doctor.driver import driver_findings
 from quantfarm.doctor.finding import Report
 from quantfarm.doctor.findings import facts_of, gpu_findings, library_findings, one_command_each, torch_findings
 from quantfarm.doctor.paths import duplicate_findings
@@ -43,6 +44,7 @@ def examine(host: Host, *, blind: tuple[str, ...] = ()) -> Report:
     findings = chain(
         library_findings(host, records),
         torch_findings(host),
+        driver_findings(host, records),
         gpu_findings(host),
         duplicate_findings(modules),
     )

@@ -34,11 +34,7 @@ def _lines(report: Report) -> Iterator[str]:
             yield f"      {row['kernel']}: {', '.join(row['archs'])}"
         for row in state.manifest.get("skipped", ()):
             yield f"      {row['kernel']} left out for {row['arch']}: {row['reason']}"
-    yield "backends"
-    width = max((len(record.name) for record in report.records), default=0)
-    for record in report.records:
-        verdict = "usable" if record.usable else str(record.reasons[0])
-        yield f"  {record.name:<{width}}  {verdict}"
+    yield from _backends(report)
     if report.findings:
         yield "findings"
     for finding in report.findings:
@@ -47,3 +43,15 @@ def _lines(report: Report) -> Iterator[str]:
         yield f"      do         {finding.command}"
     for text in report.blind:
         yield f"could not look at {text}"
+
+
+def _backends(report: Report) -> Iterator[str]:
+    yield "backends"
+    written = [record for record in report.records if record.written]
+    width = max((len(record.name) for record in written), default=0)
+    for record in written:
+        verdict = "usable" if record.usable else str(record.reasons[0])
+        yield f"  {record.name:<{width}}  {verdict}"
+    others = [record.name for record in report.records if not record.written]
+    if others:
+        yield f"  declared only, without code in this version ({len(others)}): {', '.join(others)}"

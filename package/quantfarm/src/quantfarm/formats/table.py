@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from quantfarm.declare.names import BACKEND, FORMAT, METHOD
@@ -25,8 +26,6 @@ class FormatRow:
         reader, writer: ``module:function``; see ``gptq.read`` and ``gptq.write`` for the two signatures.
         tensors: suffixes that every module must have.
         optional: suffixes that a module may have.
-        allowed: loader rule: the only backends for this format; empty means any that reads it.
-        forced_dtype: loader rule: the activation dtype the format demands; empty means none.
     """
 
     format: FORMAT
@@ -36,8 +35,6 @@ class FormatRow:
     writer: str
     tensors: tuple[str, ...]
     optional: tuple[str, ...]
-    allowed: tuple[BACKEND, ...] = field(default=())
-    forced_dtype: str = ""
 
     def read(self) -> Callable[..., Any]:
         """Import and return the reader."""
@@ -74,6 +71,62 @@ FORMATS: tuple[FormatRow, ...] = (
     ),
 )
 """Every layout this version reads, in the order in which messages list them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderRule:
+    """What holds for a format before any backend is compared, whether or not this version has a reader for it.
+
+    Attributes:
+        format: the format it is about.
+        method: the method it is about; None means every one that has the format.
+        code_type: the named type inside the format, such as the ggml type ``q2_0``; empty means every one.
+        allowed: the only backends that may be asked for by name; empty means any that reads the format. Engines take
+            a whole model over and are not bound by it.
+        automatic: the backends that an automatic choice tries, in this order; empty means those with a number.
+        forced_dtype: the activation dtype that the format demands; empty means none.
+        pack_dtype: the dtype of its stored words where nobody states one; empty means int32.
+    """
+
+    format: FORMAT
+    method: METHOD | None = None
+    code_type: str = ""
+    allowed: tuple[BACKEND, ...] = ()
+    automatic: tuple[BACKEND, ...] = ()
+    forced_dtype: str = ""
+    pack_dtype: str = ""
+
+
+RULES: tuple[LoaderRule, ...] = (
+    LoaderRule(format=FORMAT.MARLIN, allowed=(BACKEND.MARLIN, BACKEND.MLX)),
+    LoaderRule(format=FORMAT.BITBLAS, method=METHOD.GPTQ, allowed=(BACKEND.GPTQ_BITBLAS, BACKEND.MLX)),
+    LoaderRule(format=FORMAT.BITBLAS, method=METHOD.AWQ, allowed=(BACKEND.AWQ_BITBLAS, BACKEND.MLX)),
+    LoaderRule(
+        format=FORMAT.EXL3,
+        allowed=(BACKEND.EXL3_EXLLAMA_V3, BACKEND.EXL3_TORCH, BACKEND.MLX),
+        automatic=(BACKEND.EXL3_EXLLAMA_V3, BACKEND.EXL3_TORCH),
+        pack_dtype="int16",
+    ),
+    LoaderRule(format=FORMAT.BITSANDBYTES, allowed=(BACKEND.BITSANDBYTES, BACKEND.MLX)),
+    LoaderRule(
+        format=FORMAT.GGUF,
+        code_type="q1_0",
+        allowed=(BACKEND.GGUF_TORCH, BACKEND.GGUF_TRITON, BACKEND.MLX),
+    ),
+    LoaderRule(format=FORMAT.GGUF, code_type="q2_0", allowed=(BACKEND.GGUF_TORCH, BACKEND.MLX)),
+    LoaderRule(format=FORMAT.GEMV_FAST, forced_dtype="float16", pack_dtype="int16"),
+    LoaderRule(format=FORMAT.LLM_AWQ, forced_dtype="float16", pack_dtype="int16"),
+)
+"""The special cases of the loader, one row each. They act as reasons; there is no second selector."""
+
+
+@cache
+def rule_of(method: METHOD, format: FORMAT, code_type: str = "") -> LoaderRule:  # noqa: A002 - see ``find``
+    """Return the rule of a pair and the type inside the format; one that demands nothing where there is none."""
+    for rule in RULES:
+        if rule.format is format and rule.method in (None, method) and rule.code_type in ("", code_type):
+            return rule
+    return LoaderRule(format=format)
 
 
 def find(method: METHOD, format: FORMAT) -> FormatRow:  # noqa: A002 - the one word for it in this project

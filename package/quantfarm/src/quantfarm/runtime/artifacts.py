@@ -46,12 +46,14 @@ def describe_library(library: str) -> ArtifactState:
     ``loaded`` then means only that manifest, versions and checksum fit; ``checked`` is False.
     """
     folder = find_folder(library)
+    recorded = _version_of(f"quantfarm-{library}")
     if folder is None:
-        return ArtifactState(library=library, status="absent")
+        text = f"quantfarm-{library} {recorded} is recorded as installed, but there is no {module_name(library)}"
+        return ArtifactState(library=library, status="absent", text=text if recorded else "", version=recorded)
     source = folder / MANIFEST
     if not source.is_file():
         text = f"{module_name(library)} has no {MANIFEST}: a placeholder without native code"
-        return ArtifactState(library=library, status="absent", text=text)
+        return ArtifactState(library=library, status="absent", text=text, version=recorded)
     try:
         manifest = json.loads(source.read_text(encoding="utf-8"))
         version = str(manifest["version"])
@@ -97,8 +99,12 @@ def sha256(path: Path) -> str:
 
 
 def _installed_torch() -> str:
+    return _version_of("torch")
+
+
+def _version_of(distribution: str) -> str:
     try:
-        return metadata.version("torch")
+        return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return ""
 

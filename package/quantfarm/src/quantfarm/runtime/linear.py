@@ -59,7 +59,7 @@ class QuantLinear(nn.Module):
     ) -> None:
         super().__init__()
         self.in_features, self.out_features = tensor.k, tensor.n
-        self.spec, self.module_name, self.trainable = spec, name, spec.features.training
+        self.spec, self.module_name, self.trainable = spec, name, spec.features.training is True
         self._backend, self._read = backend, read
         self._dtypes = frozenset(getattr(torch, dtype) for dtype in spec.activations)
         self._number = ops.register_layer(self)
@@ -151,6 +151,21 @@ class QuantLinear(nn.Module):
         if self.bias is not None:
             held["bias"] = self.bias.detach()
         return {**self._tensor.codes_to_source(self.codes()), **held}
+
+    def weight_tensor(self, *, codes: bool = True) -> QuantTensor:
+        """Return the weight in canonical form; with ``codes`` False without them, where a layout has no inverse."""
+        return replace(self._tensor, codes=self.codes() if codes else None)
+
+    def take(self, tensor: QuantTensor) -> None:
+        """Take another weight of the same shape, in place; raises ValueError for another shape."""
+        found, need = (tensor.k, tensor.n), (self.in_features, self.out_features)
+        if found != need:
+            raise ValueError(f"cannot replace the weight of {self.module_name}: needs K, N = {need}, got {found}")
+        for name in [name for name in self._buffers if name not in tensor.source]:
+            del self._buffers[name]
+        self.bias = None if tensor.bias is None else nn.Parameter(tensor.bias.detach(), requires_grad=False)
+        self._hold(tensor)
+        self.prepare()
 
     @property
     def qweight(self) -> torch.Tensor:

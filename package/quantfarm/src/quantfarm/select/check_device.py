@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from quantfarm.declare.device import CPU_LEVELS, Arch, code_serves
 from quantfarm.declare.names import DEVICE
 from quantfarm.declare.reason import Reason
-from quantfarm.declare.spec import KernelSpec, Targets
+from quantfarm.declare.spec import KernelSpec, Targets, declared
 from quantfarm.select.host import LEVEL_FEATURES, Host, HostDevice
 from quantfarm.select.request import Device, Request
 
@@ -34,8 +34,9 @@ def device_reasons(spec: KernelSpec, request: Request, host: Host) -> Iterator[R
         gates += _gates(spec, asked, host)
     yield from gates
     yield from _several(spec, request, host)
-    if spec.platforms and host.platform not in spec.platforms:
-        yield Reason("platform", ", ".join(spec.platforms), host.platform)
+    platforms = declared(spec.platforms)
+    if platforms and host.platform not in platforms:
+        yield Reason("platform", ", ".join(platforms), host.platform)
 
 
 def one_family(spec: KernelSpec) -> str:

@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any
 
 from quantfarm.declare.artifact import ArtifactState
 from quantfarm.declare.device import CPU_LEVELS, Arch, parse_arch
 from quantfarm.declare.names import DEVICE
-from quantfarm.declare.registry import KERNELS
-from quantfarm.declare.spec import ArtifactKind
+from quantfarm.declare.reason import Reason
+from quantfarm.declare.registry import KERNELS, implemented, implemented_records
 from quantfarm.errors import ConfigError
 from quantfarm.select import machine as raw
 
@@ -90,6 +91,7 @@ class Host:
         torch_ops: operators that the records ask for and torch has; None when nobody could look.
         failed: backend value to the text of its first failure in this process.
         torch_error: why an installed torch could not be imported; empty otherwise.
+        implemented: kernel folders whose code is in the installed front; every other record is declared only.
     """
 
     platform: str = "linux"
@@ -105,6 +107,7 @@ class Host:
     torch_ops: frozenset[str] | None = None
     failed: Mapping[str, str] = field(default_factory=dict)
     torch_error: str = ""
+    implemented: frozenset[str] = field(default_factory=implemented)
 
     def of_family(self, family: DEVICE) -> tuple[HostDevice, ...]:
         """Return the visible devices of one family, in order."""
@@ -118,6 +121,11 @@ class Host:
     def cpu_level(self) -> str:
         """The highest level this processor runs, or its machine type where it runs none."""
         return next((level for level in reversed(CPU_LEVELS) if self.runs_level(level)), self.machine)
+
+    @cached_property
+    def answers(self) -> dict[Any, tuple[object, tuple[Reason, ...]]]:
+        """What was found out about records on this host, kept by ``check``; a host never changes, so it stays true."""
+        return {}
 
     @cached_property
     def key(self) -> str:
@@ -159,13 +167,13 @@ def probe(
     """
     settings = read_settings(os.environ)
     packages = {name for spec in KERNELS for name in spec.dependencies}
-    wanted = frozenset(name for spec in KERNELS for name in spec.toolchain.torch_ops)
+    wanted = frozenset(name for spec in KERNELS for name in spec.toolchain.all_ops)
     torch_facts = raw.torch_facts(wanted) if use_torch else raw.torch_facts_unloaded()
     features, cpu_name = raw.cpu_facts(torch_facts.cpu_capability)
     if load_artifact is None:
         load_artifact = _artifact_reader(loaded=torch_facts.imported)
-    libraries = {spec.artifact.library for spec in KERNELS if spec.artifact.kind is ArtifactKind.NATIVE}
-    versions = raw.package_versions(packages) | torch_facts.versions
+    libraries = {name for spec in implemented_records() for name in spec.artifact.libraries}
+    versions = raw.package_versions(packages) | {"driver": raw.driver_version()} | torch_facts.versions
     host = Host(
         platform=sys.platform,
         machine=platform.machine(),

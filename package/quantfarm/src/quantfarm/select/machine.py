@@ -27,6 +27,10 @@ _CAPABILITY: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 _BROKEN = (ImportError, OSError, RuntimeError)
+NVIDIA_VERSION = Path("/proc/driver/nvidia/version")
+"""Where NVIDIA's kernel module says its version; a container shows it too, with or without devices."""
+
+_LIBRARY_FOLDERS = tuple(map(Path, ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/aarch64-linux-gnu")))
 _LIMITS = ("shared_memory_per_block_optin", "total_memory", "multi_processor_count", "warp_size")
 
 
@@ -87,6 +91,23 @@ def package_versions(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def driver_version(source: Path = NVIDIA_VERSION) -> str:
+    """Return the version of NVIDIA's kernel module, or an empty text where it is not loaded."""
+    text = source.read_text(encoding="utf-8", errors="replace") if source.is_file() else ""
+    match = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)", text)
+    return match[1] if match else ""
+
+
+def driver_library_version(folders: Iterable[Path] = _LIBRARY_FOLDERS) -> str:
+    """Return the version of the driver's library for programs, from the name of its file; empty where there is none."""
+    for folder in folders:
+        link = folder / "libcuda.so.1"
+        match = re.search(r"libcuda\.so\.(\d+\.[\d.]+)$", link.resolve().name) if link.exists() else None
+        if match:
+            return match[1]
+    return ""
+
+
 def torch_facts_unloaded() -> TorchFacts:
     """Read torch's version file without importing torch; a torch that can not be found counts as absent."""
     spec = importlib.util.find_spec("torch")
@@ -122,7 +143,7 @@ def torch_facts(wanted_operators: frozenset[str]) -> TorchFacts:
     present = frozenset(name for name in wanted_operators if has_operator(torch, name))
     return TorchFacts(
         build=build,
-        versions={"torch": str(torch.__version__)},
+        versions={"torch": str(torch.__version__)} | ({"rocm": str(torch.version.hip)} if has_hip else {}),
         devices=(*_cuda_like(torch, "rocm" if has_hip else "cuda"), *_xpu(torch), *_mps(torch)),
         operators=present,
         cpu_capability=str(torch.backends.cpu.get_cpu_capability()),
@@ -131,9 +152,14 @@ def torch_facts(wanted_operators: frozenset[str]) -> TorchFacts:
 
 
 def has_operator(torch: Any, name: str) -> bool:
-    """Say whether torch knows an operator ``namespace::name``."""
-    space, _, operator = name.partition("::")
-    return hasattr(getattr(torch.ops, space), operator)
+    """Say whether torch knows an operator ``namespace::name``, or a name of its own such as ``torch.nn.Linear``."""
+    space, mark, operator = name.partition("::")
+    if mark:
+        return hasattr(getattr(torch.ops, space), operator)
+    found = torch
+    for part in name.split(".")[1:]:
+        found = getattr(found, part, None)
+    return found is not None
 
 
 def _limits(properties: Any) -> dict[str, int]:

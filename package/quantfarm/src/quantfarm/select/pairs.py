@@ -1,4 +1,4 @@
-"""Which formats exist for a method, and the rules of the loader for a pair that has a reader.
+"""Which formats exist for a method, and which records an automatic choice tries for a pair.
 
 A pair outside ``FORMATS_OF`` is refused before any device is looked at. A pair inside it may still lack a record.
 """
@@ -8,8 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from quantfarm.declare.names import BACKEND, FORMAT, METHOD
-from quantfarm.formats import table
+from quantfarm.declare.names import FORMAT, METHOD
+from quantfarm.declare.registry import KERNELS
+from quantfarm.declare.scheme import WeightKind
+from quantfarm.declare.spec import KernelSpec, declared
+from quantfarm.formats.table import rule_of
+from quantfarm.select.request import Request
 
 FORMATS_OF: Mapping[METHOD, tuple[FORMAT, ...]] = MappingProxyType(
     {
@@ -35,11 +39,16 @@ FORMATS_OF: Mapping[METHOD, tuple[FORMAT, ...]] = MappingProxyType(
 """Method to its formats, the first one being the usual one."""
 
 
-def allowed_backends(method: METHOD, name: FORMAT) -> tuple[BACKEND, ...]:
-    """Return the only backends that the loader lets serve a pair; empty means every one that reads it."""
-    return next((row.allowed for row in table.FORMATS if row.format is name and method in row.methods), ())
+def kind_of(method: METHOD, name: FORMAT, bits: int) -> WeightKind:
+    """Return how a pair's codes become numbers, as the records that read it say; affine integers where none does."""
+    for spec in KERNELS:
+        for row in spec.accepts if spec.method is method else ():
+            if name in row.formats and bits in declared(row.bits):
+                return row.weight_kind
+    return WeightKind.INT
 
 
-def forced_dtype(method: METHOD, name: FORMAT) -> str:
-    """Return the activation dtype that a pair demands; empty means none."""
-    return next((row.forced_dtype for row in table.FORMATS if row.format is name and method in row.methods), "")
+def takes_part(spec: KernelSpec, request: Request) -> bool:
+    """Say whether an automatic choice tries a record: a rule of the format names it, or its number is above zero."""
+    named = rule_of(request.method, request.format, request.code_type).automatic
+    return spec.backend in named if named else spec.priorities.get(request.format, 0) > 0

@@ -48,12 +48,19 @@ def record_of(backend: BACKEND) -> KernelSpec | None:
 
 
 def command(reason: Reason, backend: BACKEND, host: Host) -> str:
-    """Return the command that removes a reason of a backend's record, or an empty text where none can."""
+    """Return the command that removes a reason of a backend's record, or an empty text where none can.
+
+    A record whose kernel is not in this version has no command: nothing that can be installed would make it run.
+    """
     spec = record_of(backend)
+    if spec is not None and spec.kernel not in host.implemented:
+        return ""
     library = spec.artifact.library if spec else ""
     needed = reason.need.replace(" >= ", ">=")
     if reason.code == "artifact_absent":
-        return install_library(library) if library else ""
+        state = host.artifacts.get(library)
+        recorded = state is not None and state.status == "absent" and bool(state.version)
+        return (reinstall_library if recorded else install_library)(library) if library else ""
     if reason.code == "artifact_wrong_abi" and older(host.versions.get("torch", "0"), OLDEST_TORCH):
         return install_torch()
     if reason.code in ("artifact_skipped", "artifact_wrong_abi", "artifact_failed"):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from quantfarm.declare.names import (
@@ -19,22 +20,19 @@ from quantfarm.declare.names import (
     normalize_method,
 )
 from quantfarm.declare.scheme import Scheme
+from quantfarm.select.overrides import Override, normalize_dtype, read_overrides
 
 if TYPE_CHECKING:
     from quantfarm.select.host import Host
 
-_DTYPE_ALIASES = {
-    "fp16": "float16",
-    "half": "float16",
-    "bf16": "bfloat16",
-    "fp32": "float32",
-    "float": "float32",
-}
 SHORT_DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 """The short spellings that messages print."""
 
 FAMILY_ORDER = (DEVICE.CUDA, DEVICE.ROCM, DEVICE.XPU, DEVICE.MPS, DEVICE.CPU)
 """The order in which a family is taken when no device is named."""
+
+BASE = "base"
+"""The name of the contract of the modules that no override matches."""
 
 _ALLOW = "allow_"
 
@@ -69,6 +67,12 @@ class Request:
         packing: weights are to be packed from floats.
         allow_marlin: False takes that backend out of the automatic choice.
         private_layout: kernel in whose private layout the tensors already are; empty for checkpoint tensors.
+        code_type: the named type inside the format, such as the ggml type ``q4_k``; empty leaves it unchecked.
+        zeros_differ: the tensors were looked at, and a stored zero point is not in the middle although ``sym`` says so.
+        mixed_recipe: the weights mix two ways of quantizing activations.
+        rows: M, the number of rows of x; None, the usual case, leaves it unchecked.
+        dynamic: overrides by module name; a mapping is read as ``overrides.read_overrides`` says.
+        multi_select: every record that serves at least one contract is wanted, not one that serves all of them.
 
     Raises:
         UnknownName: a string that names nothing.
@@ -90,6 +94,12 @@ class Request:
     packing: bool = False
     allow_marlin: bool = True
     private_layout: str = ""
+    code_type: str = ""
+    zeros_differ: bool = False
+    mixed_recipe: bool = False
+    rows: int | None = None
+    dynamic: tuple[Override, ...] = ()
+    multi_select: bool = False
 
     def __post_init__(self) -> None:
         """Read names and dtypes; an explicit order of activations with one group is no order at all."""
@@ -105,9 +115,26 @@ class Request:
             "activation_dtype": None if self.activation_dtype is None else normalize_dtype(self.activation_dtype),
             "pack_dtype": normalize_dtype(self.pack_dtype),
             "devices": tuple(self.devices),
+            "code_type": self.code_type.strip().lower(),
+            "dynamic": read_overrides(self.dynamic),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    def contracts(self) -> dict[str, Request]:
+        """Return every effective contract by name: ``base``, then one for each override that changes settings."""
+        if not self.dynamic and not self.multi_select:
+            return {BASE: self}
+        plain = replace(self, dynamic=(), multi_select=False)
+        return {BASE: plain} | {o.pattern: o.apply(plain) for o in self.dynamic if not o.exclude}
+
+    def __hash__(self) -> int:
+        """Return the hash of every field, computed once: caches ask for it many times."""
+        known: int | None = self.__dict__.get("_hash")
+        if known is None:
+            known = hash(tuple(getattr(self, f.name) for f in fields(self)))
+            object.__setattr__(self, "_hash", known)
+        return known
 
     @property
     def automatic(self) -> bool:
@@ -122,8 +149,9 @@ class Request:
     @property
     def excluded(self) -> tuple[BACKEND, ...]:
         """Backends taken out of the automatic choice: each field ``allow_<name>`` that is False names one."""
-        names = [f.name.removeprefix(_ALLOW) for f in fields(self) if f.name.startswith(_ALLOW)]
-        out = (normalize_backend(name) for name in names if not getattr(self, _ALLOW + name))
+        if all(getattr(self, name) for name in _allowing()):
+            return ()
+        out = (normalize_backend(n.removeprefix(_ALLOW)) for n in _allowing() if not getattr(self, n))
         return tuple(backend for backend in out if backend is not None)
 
     @property
@@ -152,6 +180,8 @@ class Request:
             f"adapter {self.adapter}" if self.adapter else "",
             "sharded" if self.sharded else "",
             "packing" if self.packing else "",
+            self.code_type,
+            f"{len(self.dynamic)} overrides" if self.dynamic else "",
         ]
         return ", ".join(part for part in (f"{pair} {self.scheme}", shape, dtype, *extras) if part)
 
@@ -170,17 +200,14 @@ class Request:
             "backend": self.backend.value,
             "scheme": scheme,
             "devices": [str(device) for device in self.devices],
+            "dynamic": {override.key: dict(override.changes) for override in self.dynamic},
         }
         return plain
 
 
-def normalize_dtype(value: object) -> str:
-    """Read a dtype given as ``bfloat16``, ``bf16``, ``torch.bfloat16`` or the torch object; raise BadType."""
-    text = str(value)
-    if not isinstance(value, str) and not text.startswith("torch."):
-        raise BadType(f"dtype: needs a string or a torch dtype, got {type(value).__name__}")
-    name = text.strip().lower().removeprefix("torch.")
-    return _DTYPE_ALIASES.get(name, name)
+@cache
+def _allowing() -> tuple[str, ...]:
+    return tuple(f.name for f in fields(Request) if f.name.startswith(_ALLOW))
 
 
 def normalize_devices(value: object, host: Host) -> tuple[Device, ...]:

@@ -25,6 +25,8 @@ class Candidate:
         usable: whether it could serve the request. A passed-over candidate is usable and carries prefer_trainable.
         state_note: an added sentence on its state; empty most of the time.
         inference_only: whether the record gives no gradients.
+        written: whether this version holds the kernel's code; otherwise the record is declared only.
+        serves: for several contracts, which of them it serves: ``base`` and the keys of the overrides.
     """
 
     spec_name: str
@@ -34,11 +36,13 @@ class Candidate:
     usable: bool
     state_note: str = ""
     inference_only: bool = False
+    written: bool = True
+    serves: tuple[str, ...] = ()
 
     @property
     def lost_to_installation(self) -> bool:
-        """Whether nothing but the installation stands against it."""
-        return not self.usable and all(reason.is_installation for reason in self.reasons)
+        """Whether nothing but the installation stands against it; a kernel that is not written is no such loss."""
+        return self.written and not self.usable and all(reason.is_installation for reason in self.reasons)
 
     def as_json(self) -> dict[str, Any]:
         """Return the candidate as values for programs."""
@@ -49,17 +53,22 @@ class Candidate:
             "usable": self.usable,
             "reasons": [reason.as_json() for reason in self.reasons],
             "note": self.state_note,
+            "serves": list(self.serves),
         }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """What was asked, what was chosen (None: nothing), every candidate in order, and notes on the way there."""
+    """What was asked, what was chosen (None: nothing), every candidate in order, and notes on the way there.
+
+    ``listed`` holds, for a request with ``multi_select``, every record that serves at least one contract, in order.
+    """
 
     request: Request
     chosen: KernelSpec | None
     trace: tuple[Candidate, ...]
     notes: tuple[str, ...] = ()
+    listed: tuple[KernelSpec, ...] = ()
 
     @property
     def backend(self) -> BACKEND | None:
@@ -84,5 +93,6 @@ class Selection:
             "backend": self.chosen.backend.value if self.chosen else None,
             "kernel": self.chosen.kernel if self.chosen else None,
             "trace": [candidate.as_json() for candidate in self.trace],
+            "listed": [spec.name for spec in self.listed],
             "notes": list(self.notes),
         }

@@ -60,6 +60,8 @@ def advice(selection: Selection, host: Host, *, strict: bool = False) -> str:
     other = f'use backend="{usable.backend.value}", or leave backend unset' if usable else ""
     if strict:
         other = "unset QUANTFARM_STRICT to accept the slower backend"
+    if not any(candidate.written for candidate in selection.trace):
+        return "no kernel of this version serves it; `quantfarm doctor` lists the kernels that it has"
     first_only = bool(usable) and not selection.request.automatic
     nearest = sorted(selection.trace, key=lambda candidate: len(candidate.reasons))
     for candidate in selection.trace[:1] if first_only else nearest:
@@ -79,8 +81,13 @@ def improvement(selection: Selection, host: Host) -> str:
         fix = command(candidate.reasons[0], candidate.backend, host) if candidate.lost_to_installation else ""
         if fix:
             return f"{candidate.backend.value} needs {candidate.reasons[0].need}: {fix}"
-    first = selection.ahead[0]
+    first = min(selection.ahead, key=_distance)
     return f"{first.backend.value} needs {first.reasons[0].need} ({first.reasons[0].code})"
+
+
+def _distance(candidate: Candidate) -> tuple[bool, int]:
+    """Return how far a candidate is from running: another family of devices is farther than any number of reasons."""
+    return any(reason.code in ("family", "platform") for reason in candidate.reasons), len(candidate.reasons)
 
 
 _SETTINGS = (

@@ -1,0 +1,49 @@
+"""Declarations of FP8 weights with a scale for the tensor, for a row or for a block."""
+
+from quantfarm.declare.names import BACKEND, DEVICE, FORMAT, METHOD
+from quantfarm.declare.parts import LICENCE, MAINTAINERS, PORTABLE, SCALED, TORCH, UNGATED
+from quantfarm.declare.scheme import WeightKind
+from quantfarm.declare.spec import UNDECLARED, Accepts, Features, KernelSpec, ShapeRule
+
+_FEATURES = Features(
+    bias=True,
+    training=True,
+    adapters=("lora",),
+    sharded_load=True,
+    raw_packing=True,
+    deterministic=UNDECLARED,
+    keeps_source=UNDECLARED,
+)
+
+FP8 = KernelSpec(
+    backend=BACKEND.FP8_TORCH,
+    kernel="fp8_scaled",
+    method=METHOD.FP8,
+    accepts=(
+        Accepts(
+            formats=(FORMAT.FP8,),
+            weight_kind=WeightKind.FLOAT,
+            bits=(8,),
+            group_sizes=(-1,),
+            sym=(),
+            act_order=(),
+        ),
+    ),
+    pack_dtypes=("int8", "int16", "int32", "int64"),
+    activations=("float16", "bfloat16", "float32"),
+    shape=ShapeRule(k_multiple=1, n_multiple=1, k_min=1, n_min=1, pads_k=False, short_last_group=False),
+    devices={DEVICE.CPU: UNGATED, DEVICE.CUDA: UNGATED, DEVICE.ROCM: UNGATED, DEVICE.XPU: UNGATED, DEVICE.MPS: UNGATED},
+    platforms=(),
+    device_limits={},
+    cpu_features=(),
+    artifact=PORTABLE,
+    toolchain=TORCH,
+    dependencies={},
+    features=_FEATURES,
+    tolerance=SCALED,
+    priorities={FORMAT.FP8: 15},
+    origin="declared from the contract; no code yet",
+    licence=LICENCE,
+    maintainers=MAINTAINERS,
+    notes=("block sizes must divide K and N",),
+)

@@ -1,0 +1,49 @@
+"""Declarations of the portable path of ggml types."""
+
+from quantfarm.declare.names import BACKEND, FORMAT, METHOD
+from quantfarm.declare.parts import ANYWHERE, GGUF_FLOAT, LICENCE, MAINTAINERS, PORTABLE, TORCH
+from quantfarm.declare.scheme import WeightKind
+from quantfarm.declare.spec import UNDECLARED, Accepts, Features, KernelSpec, ShapeRule
+
+_FEATURES = Features(
+    bias=True,
+    training=True,
+    adapters=("lora",),
+    sharded_load=True,
+    raw_packing=True,
+    deterministic=UNDECLARED,
+    keeps_source=UNDECLARED,
+)
+
+GGUF = KernelSpec(
+    backend=BACKEND.GGUF_TORCH,
+    kernel="ggml_dequant",
+    method=METHOD.GGUF,
+    accepts=(
+        Accepts(
+            formats=(FORMAT.GGUF,),
+            weight_kind=WeightKind.INT,
+            bits=(1, 2, 4, 5, 6, 8),
+            group_sizes=(),
+            sym=(),
+            act_order=(),
+        ),
+    ),
+    pack_dtypes=("int8", "int16", "int32"),
+    activations=("float16", "bfloat16", "float32"),
+    shape=ShapeRule(k_multiple=1, n_multiple=1, k_min=1, n_min=1, pads_k=True, short_last_group=True),
+    devices=ANYWHERE,
+    platforms=(),
+    device_limits={},
+    cpu_features=(),
+    artifact=PORTABLE,
+    toolchain=TORCH,
+    dependencies={},
+    features=_FEATURES,
+    tolerance=GGUF_FLOAT,
+    priorities={FORMAT.GGUF: 15},
+    origin="declared from the contract; no code yet",
+    licence=LICENCE,
+    maintainers=MAINTAINERS,
+    notes=("the width follows the ggml type",),
+)
