@@ -6,6 +6,7 @@ By hand, without a plan: every record of the installed wheel on this machine, in
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Generator
@@ -15,6 +16,9 @@ from typing import Any
 import pytest
 from support.job import Job, jobs_of
 from support.layers import launches_by_level
+
+from quantfarm.runtime.instruction_set import force
+from quantfarm.select.host import read_settings
 
 _FIGURES = pytest.StashKey[dict[str, Any]]()
 _JOB = pytest.StashKey[Job]()
@@ -50,6 +54,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the two files of the farm."""
     parser.addoption("--plan", type=Path, help="JSON of the cells to run")
     parser.addoption("--results", type=Path, help="file that gets one JSON line a test")
+
+
+def pytest_sessionstart() -> None:
+    """Force the code path that the lane's environment asks for, as loading a model does."""
+    force(read_settings(os.environ).cpu_isa)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from quantfarm.declare.device import CPU_ISAS
 from quantfarm.declare.registry import KERNELS
 from quantfarm.declare.spec import KernelSpec
 from quantfarm.formats.config import parse
@@ -16,7 +17,6 @@ from quantfarm.formats.quant_tensor import QuantTensor
 from quantfarm.formats.table import find
 from quantfarm.runtime.artifacts import load_library
 from quantfarm.runtime.linear import QuantLinear
-from quantfarm.select.host import CPU_ISAS
 from support.weights import Weight
 
 

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 import quantfarm
 from quantfarm.errors import KernelRefused
 from quantfarm.load.report import LoadReport
+from quantfarm.runtime.instruction_set import force
 from quantfarm.runtime.linear import QuantLinear
 from quantfarm.select.choose import select
 
@@ -112,3 +113,23 @@ def test_a_demanded_backend_is_never_replaced() -> None:
     other = next(spec.backend for spec in usable(method, form, 4) if spec.backend not in readers)
     with pytest.raises(KernelRefused, match=r"(?s)\(layer model\.layers\.0\..*scheme_bits.*use backend="):
         quantfarm.load(folder, backend=other, device="cpu")
+
+
+@pytest.mark.parametrize("isa", ["avx2", "auto"])
+def test_the_forced_code_path_computes(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """QUANTFARM_CPU_ISA reaches the library through load: every launch of the model is on the named path."""
+    folder = next(path for path in SLICES if path.name.startswith("gptq-4bit-g64-sym"))
+    native = [spec for spec in usable(*_facts(folder)) if spec.artifact.library == "cpu"]
+    if not native:
+        pytest.skip("quantfarm-cpu is not installed")
+    count = torch.ops.quantfarm_cpu.int4_panel_calls
+    monkeypatch.setenv("QUANTFARM_CPU_ISA", isa)
+    try:
+        model = quantfarm.load(folder, backend=native[0].backend, device="cpu")
+        before, all_before = count(1), count(0)
+        logits(model, torch.tensor([[1, 2, 3]]))
+        grown, all_grown = count(1) - before, count(0) - all_before
+    finally:
+        force("auto")
+    assert all_grown > 0
+    assert grown == (all_grown if isa == "avx2" else 0)

@@ -13,6 +13,9 @@ _ROCM = re.compile(r"gfx(\d{1,2})([0-9a-f])([0-9a-f])")
 CPU_LEVELS = ("x86_64", "x86_64_avx2", "x86_64_avx512", "x86_64_avx512_bf16", "x86_64_avx512_vnni")
 """Instruction-set levels of x86-64 that CPU code is compiled for."""
 
+CPU_ISAS = ("auto", "avx2", "avx512", "avx512_vnni")
+"""The code paths of the CPU library that can be forced; a position is the number the library knows it by."""
+
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Arch:

@@ -14,6 +14,7 @@ from quantfarm.formats.config import QuantConfig, find_settings, parse
 from quantfarm.load import dense, layers, skeleton
 from quantfarm.load.checkpoint import Checkpoint, open_checkpoint
 from quantfarm.load.report import LoadReport
+from quantfarm.runtime.instruction_set import force
 from quantfarm.runtime.launches import failures
 from quantfarm.select.host import Host, probe
 from quantfarm.select.request import Device, normalize_devices
@@ -52,6 +53,7 @@ def load(  # noqa: PLR0913, PLR0917 - the published signature
         **kwargs: ``dtype`` (or ``torch_dtype``), ``attn_implementation``, and the options of a hub download.
 
     Raises:
+        ArtifactError: the environment forces a code path that processor or build lack.
         CheckpointError: the folder is incomplete or does not fit the model or its settings (TensorMismatch).
         ConfigError: settings or arguments are unknown, missing or contradict each other.
         KernelRefused: a layer that no backend, or not the demanded one, can serve.
@@ -65,6 +67,7 @@ def load(  # noqa: PLR0913, PLR0917 - the published signature
     options = {key: kwargs.pop(key) for key in skeleton.MODEL_OPTIONS if key in kwargs}
     _refuse_unknown(kwargs)
     host = probe(failed=failures())
+    force(host.settings.cpu_isa)
     devices = _one_device(device_map, device, host)
     folder = skeleton.find_folder(model_id_or_path, hub)
     config = _settings(folder, quantize_config)

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from quantfarm.declare.artifact import ArtifactState
-from quantfarm.declare.device import CPU_LEVELS, Arch, parse_arch
+from quantfarm.declare.device import CPU_ISAS, CPU_LEVELS, Arch, parse_arch
 from quantfarm.declare.names import DEVICE
 from quantfarm.declare.reason import Reason
 from quantfarm.declare.registry import KERNELS, implemented, implemented_records
@@ -30,9 +30,6 @@ ENVIRONMENT: Mapping[str, str] = MappingProxyType(
     }
 )
 """Every environment variable the project reads, and what it does. Unset and empty mean the same."""
-
-CPU_ISAS = ("auto", "avx2", "avx512", "avx512_vnni")
-"""The values of QUANTFARM_CPU_ISA."""
 
 _YES = ("1", "true", "yes", "on")
 _NO = ("0", "false", "no", "off")
