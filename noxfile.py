@@ -46,7 +46,8 @@ if importlib.util.find_spec("nox") is not None:
             "--no-deps", "--no-build-isolation", "--force-reinstall", "./package/quantfarm-cpu", silent=False
         )
         check(session)
-        session.run("pytest", "-n", "2", *session.posargs)
+        # Two workers on two cores: threads that spin for each other inside a worker would only take time.
+        session.run("pytest", "-n", "2", *session.posargs, env={"OMP_NUM_THREADS": "1"})
 
     def check(session: nox.Session) -> None:
         """Run the linters and the type checker."""

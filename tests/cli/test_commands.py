@@ -58,7 +58,7 @@ def test_version(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_named_backend_is_used_or_refused(name: str, cli: Cli) -> None:
+def test_r97_a_named_backend_is_used_or_refused(name: str, cli: Cli) -> None:
     """Named is used, or the exit code is 3 and the reason is printed; text and JSON agree; blank is automatic."""
     code, text, _ = cli(*LAYER, "--backend", name)
     json_code, out, _ = cli(*LAYER, "--backend", name, "--json")

@@ -164,7 +164,7 @@ def test_another_platform(make_wheel: MakeWheel) -> None:
     assert (finding.code, "needs linux, got win32" in finding.sentence) == ("platform", True)
 
 
-def test_two_copies(make_wheel: MakeWheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_r64_two_copies(make_wheel: MakeWheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two copies on the path are named in the order in which they win, with the uninstall line."""
     folder = make_wheel(content=b"bytes")
     other = tmp_path / "site"

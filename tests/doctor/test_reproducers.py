@@ -138,7 +138,7 @@ ops = SimpleNamespace(aten=SimpleNamespace(), load_library=lambda path: None)
 """
 
 
-def test_cause_3_a_cpu_only_torch_beside_a_gpu(tmp_path: Path) -> None:
+def test_r64_cause_3_a_cpu_only_torch_beside_a_gpu(tmp_path: Path) -> None:
     """A stub of a CPU-only torch in its own process beside a card: the code torch_build, and the command for torch."""
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text(STUB_TORCH, encoding="utf-8")

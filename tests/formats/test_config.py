@@ -27,7 +27,7 @@ def read(**settings: Any) -> QuantConfig:
 @pytest.mark.parametrize(
     "left_out", [{"desc_act"}, {"checkpoint_format"}, {"desc_act", "checkpoint_format"}, {"desc_act=null"}]
 )
-def test_missing_keys_take_one_default_for_every_layer(left_out: set[str]) -> None:
+def test_r08_missing_keys_take_one_default_for_every_layer(left_out: set[str]) -> None:
     """Case R08: desc_act and the format may be absent or null; dense and expert layers get the same facts."""
     settings: dict[str, Any] = {"quant_method": "gptq", "checkpoint_format": "gptq", "bits": 4, "group_size": 128}
     settings["desc_act"] = None if "desc_act=null" in left_out else False
@@ -49,7 +49,7 @@ def test_missing_keys_take_one_default_for_every_layer(left_out: set[str]) -> No
         ("quant_config.json", {key: value for key, value in AWQ.items() if key != "quant_method"}),
     ],
 )
-def test_settings_are_found_in_each_of_the_three_places(tmp_path: Path, file: str, content: dict[str, Any]) -> None:
+def test_r10_settings_are_found_in_each_of_the_three_places(tmp_path: Path, file: str, content: dict[str, Any]) -> None:
     """Case R10: one place is enough, and all three give the same effective settings, AWQ keys included."""
     (tmp_path / file).write_text(json.dumps(content))
     settings, source = find_settings(tmp_path)
@@ -65,7 +65,7 @@ def test_settings_are_found_in_each_of_the_three_places(tmp_path: Path, file: st
     )
 
 
-def test_a_folder_without_settings_names_the_three_places(tmp_path: Path) -> None:
+def test_r10_a_folder_without_settings_names_the_three_places(tmp_path: Path) -> None:
     """Case R10: the error says that the checkpoint is not quantized and where was looked."""
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ConfigError, match="not a quantized checkpoint") as caught:
@@ -99,7 +99,7 @@ def test_a_later_file_adds_what_the_first_leaves_out(tmp_path: Path) -> None:
     assert source == "quantize_config.json and config.json (quantization_config)"
 
 
-def test_modules_to_not_convert_match_whole_path_components() -> None:
+def test_r11_modules_to_not_convert_match_whole_path_components() -> None:
     """Case R11: visual and lm_head stay dense; visualizer is another component and is replaced."""
     config = read(**AWQ, modules_to_not_convert=["visual", "lm_head"], lm_head=True)
     names = ("visual.blocks.0.qkv", "model.visual.blocks.0.qkv", "lm_head")
@@ -112,7 +112,7 @@ def test_modules_to_not_convert_match_whole_path_components() -> None:
     assert gate.for_module("layers.0.mlp.up") == gate
 
 
-def test_fused_modules_take_the_rule_that_all_parts_have() -> None:
+def test_r13_fused_modules_take_the_rule_that_all_parts_have() -> None:
     """Case R13: rules written for q, k and v hold for the fused layer; a rule for one part refuses the fusion."""
     names = [f"model.layers.0.self_attn.{part}_proj" for part in "qkv"]
     every = read(**GPTQ, dynamic={rf".*{part}_proj": {"group_size": 32} for part in "qkv"})

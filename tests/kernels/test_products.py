@@ -157,7 +157,7 @@ def test_restore_gives_the_codes_back(spec: KernelSpec) -> None:
 
 
 @torch_kernels
-def test_shards_keep_the_meaning_of_their_groups(spec: KernelSpec) -> None:
+def test_r71_shards_keep_the_meaning_of_their_groups(spec: KernelSpec) -> None:
     """R71: shards along K with act-order and the full scales add up to the whole; no group is taken by position."""
     tensor = weight(Shape(k=256, act_order=True))
     x = torch.randn(4, 256).half()

@@ -37,7 +37,7 @@ def test_a_complete_pair_opens(pair: Path) -> None:
     assert checkpoint.shape("b") == (2,)
 
 
-def test_a_missing_shard_is_named(pair: Path) -> None:
+def test_r16_a_missing_shard_is_named(pair: Path) -> None:
     """R16: without its second file the folder is refused with the file's name and a hint at the download."""
     (pair / SECOND).unlink()
     with pytest.raises(CheckpointError, match=rf"(?s){SECOND}: missing.*download may be incomplete"):

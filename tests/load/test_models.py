@@ -39,7 +39,7 @@ def _plain(tensors: dict[str, torch.Tensor], dense: Path, module: str = PATH) ->
     tensors[f"{module}.weight"] = load_file(dense / "model.safetensors")[f"{module}.weight"]
 
 
-def test_excluded_layers_stay_as_stored(dense: Path, packed: Path) -> None:
+def test_r14_excluded_layers_stay_as_stored(dense: Path, packed: Path) -> None:
     """R14: a layer that a rule excludes and the file holds dense is a normal linear with the stored weight."""
     edit(packed, lambda tensors: _plain(tensors, dense))
     edit_settings(packed, dynamic={r"-:.*\.down_proj": {}})
@@ -51,7 +51,7 @@ def test_excluded_layers_stay_as_stored(dense: Path, packed: Path) -> None:
     assert not any(PATH in note for note in model.quantfarm.notes)
 
 
-def test_a_layer_without_any_tensor_stops_the_load(packed: Path) -> None:
+def test_r14_a_layer_without_any_tensor_stops_the_load(packed: Path) -> None:
     """R14: with neither weight nor qweight the load raises and names the layer; nothing stays empty."""
     edit(packed, lambda tensors: [tensors.pop(name) for name in list(tensors) if name.startswith(PATH)])
     for rule in ({}, {r"-:.*\.down_proj": {}}):
@@ -60,7 +60,7 @@ def test_a_layer_without_any_tensor_stops_the_load(packed: Path) -> None:
             quantfarm.load(packed, device="cpu")
 
 
-def test_tensors_decide_against_the_rules(dense: Path, packed: Path) -> None:
+def test_r17_tensors_decide_against_the_rules(dense: Path, packed: Path) -> None:
     """R17: packed where the rules say dense, and dense where they say packed, both load and are reported by name."""
     edit_settings(packed, dynamic={r"-:.*\.down_proj": {}})
     model = quantfarm.load(packed, device="cpu")
@@ -125,7 +125,7 @@ def _shared(model: nn.Module) -> bool:
 
 
 @pytest.mark.parametrize("both", [False, True])
-def test_tied_embeddings_share_storage(tmp_path: Path, both: bool) -> None:
+def test_r22_tied_embeddings_share_storage(tmp_path: Path, both: bool) -> None:
     """R22: with the embedding alone, and with an equal stored head, both names are one parameter; saving keeps that."""
     folder = _tied(tmp_path)
     assert "lm_head.weight" not in stored(folder)
@@ -151,7 +151,7 @@ def test_a_different_dense_head_wins_over_the_tie(tmp_path: Path) -> None:
     assert torch.equal(quantfarm.load(tmp_path / "again", device="cpu").get_submodule("lm_head").weight, head)
 
 
-def test_a_packed_head_wins_over_the_tie(tmp_path: Path) -> None:
+def test_r22_a_packed_head_wins_over_the_tie(tmp_path: Path) -> None:
     """R22: a packed head with an odd vocabulary is kept packed, the untie is reported, and saving keeps the state."""
     folder = _tied(tmp_path)
     result = packer.quantize_rtn(torch.randn(VOCABULARY, 64), bits=4, group_size=32, sym=True)
@@ -168,7 +168,7 @@ def test_a_packed_head_wins_over_the_tie(tmp_path: Path) -> None:
     assert torch.equal(logits(quantfarm.load(tmp_path / "again", device="cpu"), IDS), before)
 
 
-def test_a_missing_shard_stops_the_load(dense: Path, tmp_path: Path) -> None:
+def test_r16_a_missing_shard_stops_the_load(dense: Path, tmp_path: Path) -> None:
     """R16: a packed model in several files loads whole, and with one file gone it raises instead of answering."""
     convert(dense, tmp_path / "packed", group_size=32, shard_bytes=20_000)
     files = sorted((tmp_path / "packed").glob("model-*.safetensors"))

@@ -11,7 +11,7 @@ from quantfarm.declare.spec import KernelSpec
 
 
 @pytest.mark.parametrize("spec", records())
-def test_compiled_layers_do_not_break_or_recompile(spec: KernelSpec) -> None:
+def test_r46_compiled_layers_do_not_break_or_recompile(spec: KernelSpec) -> None:
     """R46: fullgraph compilation works, dynamic rows share one graph, and the numbers are those of eager."""
     torch._dynamo.reset()
     fc = layer(spec, bias=torch.randn(64))

@@ -103,7 +103,7 @@ def test_bias_is_added_once_and_unrounded(spec: KernelSpec) -> None:
 
 
 @every_kernel
-def test_a_failing_backend_fails_once_and_stays_marked(spec: KernelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_r65_a_failing_backend_fails_once_and_stays_marked(spec: KernelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     """R65: the first exception is kept and raised at every later call; the kernel is not tried again."""
     fc, tries = layer(spec), []
 
