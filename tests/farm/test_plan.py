@@ -52,10 +52,13 @@ def test_a_lane_that_is_not_declared_has_one_cell_its_refusal() -> None:
 
 
 def test_tiers_take_more_and_more() -> None:
-    """The whole-model cells are not in the quick tier; an unknown tier is refused with the known ones."""
-    quick = [cell for cell in plan.cells(RULES, DECLARED, "quick") if cell.runs]
-    full = [cell for cell in PLANNED if cell.runs]
-    assert {c.id for c in quick} < {c.id for c in full}
+    """A tier takes the cells of its kinds: pull requests run no whole model; an unknown tier is refused."""
+    quick, pull_request, full = (
+        {cell.id for cell in plan.cells(RULES, DECLARED, tier) if cell.runs} for tier in ("quick", "pr", "default")
+    )
+    assert quick <= full
+    assert pull_request < full
+    assert all(cell.endswith("#model") for cell in full - pull_request)
     with pytest.raises(PlanInvalid, match="known: quick, default"):
         plan.cells(RULES, DECLARED, "daily")
 
