@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from select_asks import ask
 from select_hosts import BASE, HOSTS
 
-from quantfarm import __version__
 from quantfarm.declare.names import BACKEND, DEVICE, FORMAT, METHOD, POLICIES, normalize_backend
 from quantfarm.declare.registry import KERNELS, Tie
 from quantfarm.declare.scheme import Scheme
@@ -112,7 +111,7 @@ def refused(text: str, host: Host, backend: str = "auto") -> tuple[str, Selectio
 
 
 def test_a_named_backend_is_refused_with_its_reasons_and_an_alternative() -> None:
-    """The message says what was asked, shows every candidate, and ends with one thing to do."""
+    """The message says what was asked, why not, what would run instead, and ends with one thing to do."""
     message, _ = refused("gptq/gptq W4 g128 K4096 N11008 bf16", HOSTS["CPU-AVX512"], "gptq_torch_cpu_avx512")
     lines = message.splitlines()
     assert lines[:3] == [
@@ -121,8 +120,7 @@ def test_a_named_backend_is_refused_with_its_reasons_and_an_alternative() -> Non
         "  gptq_torch_aten        usable",
     ]
     assert "  gptq_torch             usable" in lines
-    absent = f"artifact_absent: needs kernel code in quantfarm {__version__}, got declared only"
-    assert f"  gptq_torch_fused       {absent}" in lines
+    assert all("usable" in line for line in lines[2:-1])
     assert lines[-1] == 'use backend="gptq_torch_aten", or leave backend unset'
 
 

@@ -27,8 +27,14 @@ def find_settings(folder: Path) -> tuple[Mapping[str, Any], str]:
 
     Raises:
         ConfigError: none of the three places has settings, or two places disagree; names files and key.
-        CheckpointError: a file is not JSON.
+        CheckpointError: there is no such folder, or a file is not JSON.
     """
+    if not folder.is_dir():
+        raise CheckpointError(
+            f"cannot open {folder}: no such folder",
+            lines=("model: needs a folder with config.json and safetensors, got " + _what_is_there(folder),),
+            remedy="name the folder of a checkpoint",
+        )
     found = [(settings, _label(file, key)) for file, key in PLACES if (settings := _read(folder / file, key))]
     if not found:
         raise ConfigError(
@@ -43,6 +49,10 @@ def find_settings(folder: Path) -> tuple[Mapping[str, Any], str]:
             merged.update(added)
             sources.append(label)
     return merged, " and ".join(sources)
+
+
+def _what_is_there(path: Path) -> str:
+    return "a file" if path.exists() else "nothing"
 
 
 def _agreeing_additions(known: tuple[dict[str, Any], str], other: tuple[Mapping[str, Any], str]) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class Plan:
                 self._chosen[request] = select(request, self.host)
             except KernelRefused as error:
                 first, *rest = str(error).split("\n")
-                raise KernelRefused("\n".join([f"{first} (layer {name})", *rest]), trace=error.trace) from error
+                raise KernelRefused("\n".join([f"{first} (layer {name})", *rest]), trace=error.trace) from None
         self._modules.setdefault(request, []).append(name)
         return self._chosen[request]
 

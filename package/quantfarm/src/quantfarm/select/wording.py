@@ -22,7 +22,10 @@ def describe(request: Request, host: Host) -> str:
 
 
 def refusal(selection: Selection, host: Host, *, strict: bool = False) -> str:
-    """Return the error text: what was asked, one line a candidate, one thing to do."""
+    """Return the error text: what was asked, one line a candidate, one thing to do.
+
+    For a backend by name those are the named one and what would run instead; the trace and ``explain`` hold the rest.
+    """
     if strict:
         why = "QUANTFARM_STRICT is set and a faster backend is missing because of the installation"
     elif selection.request.automatic:
@@ -30,7 +33,9 @@ def refusal(selection: Selection, host: Host, *, strict: bool = False) -> str:
     else:
         why = f"backend {selection.request.backend.value} was asked for"
     first = f"cannot run {describe(selection.request, host)}: {why}"
-    return "\n".join([first, *candidate_lines(selection.trace), advice(selection, host, strict=strict)])
+    named, *others = selection.trace
+    told = selection.trace if selection.request.automatic else [named, *(c for c in others if c.usable)]
+    return "\n".join([first, *candidate_lines(told), advice(selection, host, strict=strict)])
 
 
 def candidate_lines(trace: Iterable[Candidate]) -> list[str]:
