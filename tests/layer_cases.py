@@ -14,7 +14,8 @@ from quantfarm.declare.names import FORMAT, METHOD
 from quantfarm.declare.registry import implemented_records
 from quantfarm.declare.scheme import Scheme
 from quantfarm.declare.spec import ArtifactKind, KernelSpec
-from quantfarm.formats.quant_tensor import QuantTensor, pack_codes, unpack_codes
+from quantfarm.formats.packing import pack_codes, unpack_codes
+from quantfarm.formats.quant_tensor import QuantTensor
 from quantfarm.runtime.artifacts import load_library
 from quantfarm.runtime.linear import QuantLinear
 

@@ -17,15 +17,16 @@ FARM_LIGHT = {"runner", "evidence", "statistics", "cells"}
 """Modules of the farm that also run on machines without network, with the light set of packages only."""
 
 _LOW = {"declare", "errors"}
+_WEIGHTS = {"formats.quant_tensor", "formats.weights", "formats.packing"}
 ARROWS: dict[str, set[str]] = {
     "declare": {"declare"},
     "errors": {"declare"},
     "callable_package": set(),
     "formats": {*_LOW, "formats"},
-    "reference": {*_LOW, "reference", "formats.quant_tensor"},
+    "reference": {*_LOW, "reference"},
     "select": {*_LOW, "select", "formats.table"},
-    "runtime": {*_LOW, "runtime", "formats.quant_tensor"},
-    "kernels": {*_LOW, "runtime", "formats.quant_tensor", "kernels"},
+    "runtime": {*_LOW, "runtime", *_WEIGHTS},
+    "kernels": {*_LOW, "runtime", *_WEIGHTS, "kernels"},
     "load": {*_LOW, "formats", "reference", "select", "runtime", "load"},
     "doctor": {*_LOW, "select", "runtime.artifacts", "doctor"},
     "cli": {*_LOW, "select", "doctor", "load", "formats", "cli"},

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from quantfarm.errors import InexactConversion, TensorMismatch
 from quantfarm.formats import gptq, zeros
 from quantfarm.formats.config import QuantConfig
-from quantfarm.formats.packing import pack_columns, unpack_columns
-from quantfarm.formats.quant_tensor import QuantTensor, pack_codes
+from quantfarm.formats.packing import pack_codes, pack_columns, unpack_columns
+from quantfarm.formats.quant_tensor import QuantTensor
 from quantfarm.formats.table import find
 
 ANY_CASE = st.one_of(*[gptq_cases(bits) for bits in (2, 3, 4, 8)])

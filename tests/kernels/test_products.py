@@ -16,7 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from quantfarm.declare.spec import KernelSpec
-from quantfarm.formats.quant_tensor import QuantTensor, pack_codes
+from quantfarm.formats.packing import pack_codes
+from quantfarm.formats.quant_tensor import QuantTensor
 from quantfarm.runtime import panels
 
 torch_kernels = pytest.mark.parametrize("spec", records(training=True))

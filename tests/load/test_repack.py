@@ -18,6 +18,7 @@ from quantfarm.errors import KernelRefused
 from quantfarm.formats import table
 from quantfarm.formats.config import QuantConfig
 from quantfarm.formats.packer import quantize_rtn, to_quant_tensor
+from quantfarm.formats.weights.base import Weight
 from quantfarm.load.repack import hf_pack_layer, hf_repack_layer
 from quantfarm.runtime.linear import QuantLinear
 
@@ -139,10 +140,14 @@ def test_p04_a_private_layout_without_inverse_is_refused(monkeypatch: pytest.Mon
     """P04: a kernel that can not give the codes back is told apart, with the code layout_private."""
     layer = build(config(METHOD.GPTQ, FORMAT.GPTQ), BACKEND.GPTQ_TORCH, drawn(1))
 
-    def keeps() -> torch.Tensor:
-        raise NotImplementedError
+    held = layer.weight_tensor()
 
-    monkeypatch.setattr(layer, "codes", keeps)
+    def keeps(*, codes: bool = True) -> Weight:
+        if codes:
+            raise NotImplementedError
+        return held
+
+    monkeypatch.setattr(layer, "weight_tensor", keeps)
     with pytest.raises(KernelRefused, match="layout_private: needs tensors as in the checkpoint"):
         hf_repack_layer(layer, BACKEND.GPTQ_TORCH_ATEN, host=HOST)
 

@@ -9,16 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from quantfarm.declare.names import METHOD
-from quantfarm.declare.scheme import Scheme
 from quantfarm.errors import CheckpointError
 from quantfarm.formats.config import QuantConfig, find_settings, parse
+from quantfarm.formats.facts import LayerFacts, TensorFact, facts_of
+from quantfarm.formats.packed import packed_modules
+from quantfarm.formats.table import find
 from quantfarm.select.request import Device, Request
 
 _LENGTH = struct.Struct("<Q")
 _LONGEST = 100_000_000
-_WORD = 32
-_PACKED = ".qweight"
 _DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
 
 Header = Mapping[str, Mapping[str, Any]]
@@ -84,35 +83,32 @@ def layer_kinds(folder: Path, devices: Iterable[Device], backend: str, dtype: st
     tensors, files = read_headers(folder)
     dtype = dtype or _model_dtype(folder)
     kinds: dict[Request, list[str]] = {}
-    for name in tensors:
-        module = name.removesuffix(_PACKED)
-        mine = config.for_module(module) if name.endswith(_PACKED) else None
+    for module, names in packed_modules(tensors, config).items():
+        mine = config.for_module(module)
         if mine is None:
             continue
-        request = _request(mine, module, tensors, dtype)
+        found = facts_of({suffix: tensors[name] for suffix, name in names.items()})
+        request = _request(mine, found, dtype)
         asked: dict[str, Any] = {"devices": tuple(devices), "backend": backend, "sharded": files > 1}
         kinds.setdefault(replace(request, **asked), []).append(module)
     if not kinds:
-        raise CheckpointError(f"cannot find quantized layers in {folder}: no tensor ends in {_PACKED}")
+        row = find(config.method, config.format, config.dialect)
+        raise CheckpointError(f"cannot find quantized layers in {folder}: no tensor ends in {' or '.join(row.markers)}")
     return tuple(LayerKind(request=request, modules=tuple(modules)) for request, modules in kinds.items())
 
 
-def _request(config: QuantConfig, module: str, tensors: Header, dtype: str) -> Request:
-    rows, columns = tensors[module + _PACKED]["shape"]
-    if config.method is METHOD.AWQ:
-        inputs, outputs = rows, columns * _WORD // config.bits
-    else:
-        index = tensors.get(f"{module}.g_idx")
-        inputs, outputs = (index["shape"][0] if index else rows * _WORD // config.bits), columns
-    scales = tensors.get(f"{module}.scales", {}).get("dtype", "")
+def _request(config: QuantConfig, tensors: Mapping[str, TensorFact], dtype: str) -> Request:
+    layer: LayerFacts = find(config.method, config.format, config.dialect).describe()(tensors, config)
+    scales = tensors["scales"].dtype if "scales" in tensors else ""
     return Request(
         method=config.method,
         format=config.format,
-        scheme=Scheme(bits=config.bits, group_size=config.group_size, sym=config.sym, act_order=config.desc_act),
-        in_features=inputs,
-        out_features=outputs,
+        scheme=layer.scheme,
+        in_features=layer.k,
+        out_features=layer.n,
         activation_dtype=dtype or _DTYPES.get(scales),
         pack_dtype=config.pack_dtype,
+        code_type=layer.code_type,
     )
 
 

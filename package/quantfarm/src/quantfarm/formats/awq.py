@@ -17,8 +17,8 @@ from quantfarm.declare.scheme import Scheme
 from quantfarm.errors import InexactConversion
 from quantfarm.formats import shapes, zeros
 from quantfarm.formats.config import QuantConfig
-from quantfarm.formats.packing import AWQ_PER_WORD, pack_awq, unpack_awq
-from quantfarm.formats.quant_tensor import QuantTensor, pack_codes, unpack_codes
+from quantfarm.formats.packing import AWQ_PER_WORD, pack_awq, pack_codes, unpack_awq, unpack_codes
+from quantfarm.formats.quant_tensor import QuantTensor
 from quantfarm.formats.shapes import Expected, Side
 
 _MATRICES = ("qweight", "qzeros", "scales")

@@ -1,6 +1,6 @@
 """QuantConfig: the effective quantization settings, parsed in one place for every layer and every caller.
 
-``parse`` turns any dialect of the GPTQ and AWQ settings into one frozen record. Every default that was needed is
+``parse`` turns any dialect of the settings into one frozen record. Every default that was needed is
 said in ``defaults_used``, every key that carries nothing for a reader in ``ignored``, everything that a user should
 read once in ``notes``.
 """
@@ -18,10 +18,10 @@ from packaging.version import InvalidVersion, Version
 from quantfarm.declare.names import FORMAT, METHOD
 from quantfarm.errors import ConfigError
 from quantfarm.formats import rules
-from quantfarm.formats.dialects import QUANTIZER_ONLY, SPELLINGS, canonical, wrong
+from quantfarm.formats.dialects import QUANTIZER_ONLY, SPELLINGS, canonical, integer, translated, wrong
 from quantfarm.formats.rules import DynamicRule
 from quantfarm.formats.settings_files import find_settings
-from quantfarm.formats.table import find
+from quantfarm.formats.table import find, rule_of, usual_format
 
 __all__ = ["DynamicRule", "QuantConfig", "ZeroRule", "find_settings", "parse"]
 
@@ -45,7 +45,10 @@ class QuantConfig:
     Attributes:
         method, format: who made the weights and how they lie on disk.
         bits, group_size, sym, desc_act: the scheme; group_size -1 means one group for the whole row.
-        pack_dtype: dtype of the packed words; this version reads int32.
+        code_type: the named type inside the format, such as ``q4_k`` or ``nf4``; empty where a format has one.
+        details: settings of the method's own, by their key; see ``FormatRow.keys``.
+        dialect: whose tensor names the checkpoint uses; see ``FormatRow.dialect``.
+        pack_dtype: dtype of the packed words.
         lm_head: True when the output head is packed too.
         modules_to_not_convert: module names or parts of them that stay dense; see ``rules.names_path``.
         dynamic: rules by module name.
@@ -63,6 +66,9 @@ class QuantConfig:
     group_size: int
     sym: bool
     desc_act: bool = False
+    code_type: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    dialect: str = ""
     pack_dtype: str = _PACK_DTYPE
     lm_head: bool = False
     modules_to_not_convert: tuple[str, ...] = ()
@@ -132,7 +138,7 @@ class QuantConfig:
             settings["meta"] = {"quantizer": self.producer.split(", ")}
         if self.zeros_rule is not _rule_of(self.producer):
             settings["zeros_rule"] = self.zeros_rule.value
-        return settings
+        return settings | dict(self.details)
 
     def facts(self) -> dict[str, Any]:
         """Return every field that decides how a layer is read: all but where the settings come from."""
@@ -141,7 +147,7 @@ class QuantConfig:
 
 
 def parse(settings: Mapping[str, Any], *, source: str, zeros_rule: ZeroRule | str | None = None) -> QuantConfig:
-    """Read quantization settings of any GPTQ or AWQ dialect.
+    """Read quantization settings of any dialect.
 
     Args:
         settings: the object of quantize_config.json, quant_config.json or config.json[quantization_config].
@@ -152,19 +158,28 @@ def parse(settings: Mapping[str, Any], *, source: str, zeros_rule: ZeroRule | st
         ConfigError: a value is missing, has a wrong type or contradicts another; names key and values.
         UnknownFormat: nothing here reads the method or the format; lists what is read.
     """
-    stated = canonical(settings, source)
+    raw = translated(settings, source)
+    stated = canonical(raw, source)
     defaults: list[str] = []
     method = _default(stated, "method", METHOD.GPTQ, defaults)
-    producer = _producer(stated.get("meta"))
     awq = method is METHOD.AWQ
+    usual = usual_format(method) or next((f for f in FORMAT if f.value == method.value), FORMAT.GPTQ)
+    fmt = _default(stated, "format", usual, defaults)
+    row = find(method, fmt, str(raw.get("dialect") or ""))
+    own = row.own_settings()(raw, stated, source)
+    stated = stated | {key: value for key, value in own.items() if key in SPELLINGS}
+    producer = _producer(stated.get("meta"))
     config = QuantConfig(
         method=method,
-        format=_default(stated, "format", FORMAT.GEMM if awq else FORMAT.GPTQ, defaults),
+        format=fmt,
         bits=_required(stated, "bits", source),
         group_size=_required(stated, "group_size", source),
         sym=_default(stated, "sym", not awq, defaults),
         desc_act=_default(stated, "desc_act", False, defaults),
-        pack_dtype=_default(stated, "pack_dtype", _PACK_DTYPE, defaults),
+        code_type=own.get("code_type", ""),
+        details=own.get("details", {}),
+        dialect=row.dialect,
+        pack_dtype=_default(stated, "pack_dtype", rule_of(method, fmt).pack_dtype or _PACK_DTYPE, defaults),
         lm_head=_default(stated, "lm_head", False, defaults),
         modules_to_not_convert=stated.get("modules_to_not_convert", ()),
         dynamic=rules.read_dynamic(stated.get("dynamic", {}), source),
@@ -172,10 +187,10 @@ def parse(settings: Mapping[str, Any], *, source: str, zeros_rule: ZeroRule | st
         producer=producer,
         source=source,
         defaults_used=tuple(defaults),
-        ignored=_ignored(settings),
+        ignored=_ignored(raw, row.keys),
     )
     config = _checked(config, source)
-    return replace(config, notes=tuple(_notes(config)))
+    return replace(config, notes=(*_notes(config), *own.get("notes", ())))
 
 
 def _default(stated: Mapping[str, Any], key: str, value: Any, used: list[str]) -> Any:
@@ -189,8 +204,7 @@ def _default(stated: Mapping[str, Any], key: str, value: Any, used: list[str]) -
 def _required(stated: Mapping[str, Any], key: str, source: str) -> int:
     if key not in stated:
         raise wrong(" or ".join(SPELLINGS[key]), "an integer", None, source)
-    value: int = stated[key]
-    return value
+    return integer(key, stated[key], source)
 
 
 def _checked(config: QuantConfig, source: str) -> QuantConfig:
@@ -200,8 +214,9 @@ def _checked(config: QuantConfig, source: str) -> QuantConfig:
         raise wrong("bits", f"one of {', '.join(map(str, row.bits))} for {config.format.value}", config.bits, source)
     if config.group_size < 1 and config.group_size != -1:
         raise wrong("group_size", "-1 or a positive integer", config.group_size, source)
-    if config.pack_dtype != _PACK_DTYPE:
-        raise wrong("pack_dtype", _PACK_DTYPE, config.pack_dtype, source)
+    words = rule_of(config.method, config.format).pack_dtype or _PACK_DTYPE
+    if config.pack_dtype != words:
+        raise wrong("pack_dtype", words, config.pack_dtype, source)
     if config.desc_act and config.method is METHOD.AWQ:
         raise wrong("desc_act", "false for awq", True, source)
     return replace(config, desc_act=False) if config.group_size == -1 else config
@@ -225,8 +240,8 @@ def _zeros_rule(forced: ZeroRule | str | None, producer: str, source: str) -> Ze
         raise wrong("zeros_rule", " or ".join(rule.value for rule in ZeroRule), forced, source) from None
 
 
-def _ignored(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    known = {name for spellings in SPELLINGS.values() for name in spellings} | QUANTIZER_ONLY
+def _ignored(settings: Mapping[str, Any], own: tuple[str, ...]) -> tuple[str, ...]:
+    known = {name for spellings in SPELLINGS.values() for name in spellings} | QUANTIZER_ONLY | {*own, "dialect"}
     foreign = (key for key, value in settings.items() if key not in known and value is not None)
     return tuple(sorted(key for key in foreign if not re.match(r"offload|vram", key)))
 

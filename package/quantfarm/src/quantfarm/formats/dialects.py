@@ -37,8 +37,33 @@ QUANTIZER_ONLY = frozenset(
 )
 """Known keys that tell how weights were made, or that are judged apart; they carry nothing a reader needs."""
 
+COMPRESSED_TENSORS = "compressed-tensors"
+"""The dialect whose settings describe groups of layers, and the name of its tensors in ``FormatRow.dialect``."""
+
+INNER_TYPES: Mapping[METHOD, tuple[FORMAT, tuple[str, ...]]] = {
+    METHOD.FP8: (
+        FORMAT.FP8,
+        ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"),
+    ),
+    METHOD.BITSANDBYTES: (FORMAT.BITSANDBYTES, ("nf4", "fp4", "int8")),
+}
+"""Method to its format and the type names that its settings put in place of the format's name."""
+
 _AWQ_ONLY = ("zero_point", "w_bit", "q_group_size")
 _AWQ_LAYOUTS = {f.value for f in (FORMAT.GEMM, FORMAT.GEMV, FORMAT.GEMV_FAST, FORMAT.LLM_AWQ)}
+
+
+def translated(settings: Mapping[str, Any], source: str) -> Mapping[str, Any]:
+    """Return settings whose structure is another project's in this project's keys; all others as they are.
+
+    Raises:
+        ConfigError, UnknownFormat: the other project's settings describe what nothing here reads.
+    """
+    if str(settings.get("quant_method")).lower() == COMPRESSED_TENSORS:
+        from quantfarm.formats.settings.compressed_tensors import translate
+
+        return translate(settings, source)
+    return settings
 
 
 def canonical(settings: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -57,7 +82,7 @@ def canonical(settings: Mapping[str, Any], source: str) -> dict[str, Any]:
     stated: dict[str, Any] = {}
     for key, spellings in SPELLINGS.items():
         names = [name for name in spellings if settings.get(name) is not None and _counts(name, stated)]
-        values = {name: _value(key, name, settings[name], source) for name in names}
+        values = {name: _value(key, name, _outer(key, settings[name], stated), source) for name in names}
         if name_clash := _clash(values):
             raise _contradiction(source, settings, name_clash)
         if values:
@@ -98,11 +123,19 @@ def _contradiction(source: str, settings: Mapping[str, Any], names: tuple[str, s
     )
 
 
+def _outer(key: str, value: Any, stated: Mapping[str, Any]) -> Any:
+    """Return the format where a method's settings name a type inside it instead."""
+    inner = INNER_TYPES.get(stated.get("method")) if key == "format" else None  # type: ignore[arg-type]
+    return inner[0].value if inner and str(value).lower().removeprefix("torch.") in inner[1] else value
+
+
 def _value(key: str, name: str, value: Any, source: str) -> Any:
     if key == "method":
         return _named(normalize_method, key, name, value, source)
     if key == "format":
         return _named(normalize_format, key, name, value, source)
+    if key == "bits" and isinstance(value, (str, float)):
+        return _width(value)
     if key in ("bits", "group_size"):
         return integer(name, value, source)
     if key == "sym":
@@ -165,6 +198,15 @@ def text(name: str, value: Any, source: str) -> str:
     if not isinstance(value, str):
         raise wrong(name, "a string", value, source)
     return value.strip().lower().removeprefix("torch.")
+
+
+def _width(value: str | float) -> int | str | float:
+    """Read a width that may be a name (``q4_k_m``) or a mean (4.25): the method's own settings say what it means."""
+    try:
+        number = float(value)
+    except ValueError:
+        return str(value).strip().lower()
+    return int(number) if number.is_integer() else number
 
 
 def _container(name: str, value: Any, source: str) -> Any:

@@ -16,7 +16,8 @@ from quantfarm.declare.scheme import Scheme
 from quantfarm.errors import InexactConversion
 from quantfarm.formats import awq, gptq
 from quantfarm.formats.config import QuantConfig
-from quantfarm.formats.quant_tensor import QuantTensor, pack_codes
+from quantfarm.formats.packing import pack_codes
+from quantfarm.formats.quant_tensor import QuantTensor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,14 +1,14 @@
-"""Bit orders that more than one place needs, each exactly once.
+"""The library of packing: every bit order that a stored layout has, exactly once, with its inverse.
 
-The K-major stream of codes lives in ``quant_tensor`` (``pack_codes``); here are the same stream across columns
-and the nibble order of AWQ.
+``unpack_codes`` and ``pack_codes`` are the K-major stream of the canonical form; the rest are the orders of single
+formats, each as a table or one closed form.
 """
 
 from __future__ import annotations
 
 import torch
 
-from quantfarm.formats.quant_tensor import pack_codes, unpack_codes
+_WORD = 32
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Nibble i of an AWQ word holds output 8c + AWQ_ORDER[i] (formats, section 4)."""
@@ -43,4 +43,47 @@ def pack_awq(fields: torch.Tensor) -> torch.Tensor:
     words = torch.zeros(rows, columns // AWQ_PER_WORD, dtype=torch.int32, device=fields.device)
     for nibble, output in enumerate(AWQ_ORDER):
         words |= lanes[:, :, output].to(torch.int32) << (nibble * _AWQ_BITS)
+    return words
+
+
+def unpack_codes(packed: torch.Tensor, bits: int, k: int) -> torch.Tensor:
+    """Unpack int32 [ceil(K*bits/32), N] to uint8 [K, N]; the stream is little-endian and words are signed."""
+    if _WORD % bits == 0:
+        per_word = _WORD // bits
+        shifts = torch.arange(0, _WORD, bits, dtype=torch.int32, device=packed.device)
+        codes = (packed.unsqueeze(1) >> shifts.view(1, per_word, 1)) & ((1 << bits) - 1)
+        return codes.reshape(-1, packed.shape[1])[:k].to(torch.uint8)
+    position = torch.arange(k, device=packed.device) * bits
+    word, offset = position // _WORD, position % _WORD
+    unsigned = packed.to(torch.int64) & 0xFFFFFFFF
+    nxt = torch.clamp(word + 1, max=packed.shape[0] - 1)
+    pair = unsigned[word] | (unsigned[nxt] << _WORD)
+    return ((pair >> offset.unsqueeze(1)) & ((1 << bits) - 1)).to(torch.uint8)
+
+
+def pack_codes(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    """Pack uint8 [K, N] to int32 [ceil(K*bits/32), N]: the inverse of ``unpack_codes``; unused bits are zero."""
+    k, n = codes.shape
+    if _WORD % bits == 0:
+        return _pack_whole(codes, bits)
+    rows = -(-k * bits // _WORD)
+    words = torch.zeros(rows + 1, n, dtype=torch.int64, device=codes.device)
+    position = torch.arange(k, device=codes.device) * bits
+    word, offset = position // _WORD, (position % _WORD).unsqueeze(1)
+    shifted = codes.to(torch.int64) << offset
+    words.index_add_(0, word, shifted & 0xFFFFFFFF)
+    words.index_add_(0, word + 1, shifted >> _WORD)
+    words = words[:rows]
+    return torch.where(words >= 1 << 31, words - (1 << _WORD), words).to(torch.int32)
+
+
+def _pack_whole(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    """Pack widths that divide the word: no code straddles two words, so plain int32 shifts do (25 times faster)."""
+    k, n = codes.shape
+    per_word = _WORD // bits
+    rows = -(-k // per_word)
+    lanes = torch.nn.functional.pad(codes, (0, 0, 0, rows * per_word - k)).reshape(rows, per_word, n)
+    words = torch.zeros(rows, n, dtype=torch.int32, device=codes.device)
+    for lane in range(per_word):
+        words |= lanes[:, lane].to(torch.int32) << (lane * bits)
     return words

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from quantfarm.errors import CheckpointError, ConfigError
-from quantfarm.formats.dialects import SPELLINGS, canonical
+from quantfarm.formats.dialects import SPELLINGS, canonical, translated
 
 NESTED = "quantization_config"
 PLACES: tuple[tuple[str, str], ...] = (
@@ -57,7 +57,7 @@ def _what_is_there(path: Path) -> str:
 
 def _agreeing_additions(known: tuple[dict[str, Any], str], other: tuple[Mapping[str, Any], str]) -> dict[str, Any]:
     """Return the canonical facts that only ``other`` states, in its own spelling; raise where both state one."""
-    ours, theirs = canonical(*known), canonical(*other)
+    ours, theirs = (canonical(translated(settings, label), label) for settings, label in (known, other))
     for key in SPELLINGS:
         if key != "meta" and key in ours and key in theirs and ours[key] != theirs[key]:
             raise ConfigError(

@@ -6,7 +6,7 @@ Neither torch nor numpy is imported here, so the selector and the command line c
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,15 +17,22 @@ from quantfarm.errors import UnknownFormat
 
 @dataclass(frozen=True, kw_only=True)
 class FormatRow:
-    """One layout on disk.
+    """One layout on disk. Functions are named as ``module:function`` and imported on first use.
 
     Attributes:
         format: its name.
         methods: the methods whose weights lie like this.
         bits: code widths that the layout holds.
-        reader, writer: ``module:function``; see ``gptq.read`` and ``gptq.write`` for the two signatures.
-        tensors: suffixes that every module must have.
-        optional: suffixes that a module may have.
+        reader: ``read(tensors, config, *, module, k, n) -> Weight``; see ``gptq.read``.
+        writer: ``write(weight, config, *, force) -> tensors``, its inverse; empty where nothing can be written.
+        facts: ``facts(tensors, config) -> LayerFacts`` from shapes and dtypes alone; its module imports no torch.
+        markers: suffixes of which a packed module has at least one, and a dense module none.
+        tensors: suffixes that every packed module must have.
+        optional: suffixes that a packed module may have.
+        settings: ``settings(raw, stated, source) -> fields of QuantConfig`` for keys of the method's own; empty where
+            it has none. Its module imports no torch.
+        keys: those keys.
+        dialect: other tensor names for the same pair, such as ``compressed-tensors``; empty for the usual ones.
     """
 
     format: FORMAT
@@ -33,16 +40,40 @@ class FormatRow:
     bits: tuple[int, ...]
     reader: str
     writer: str
+    facts: str
+    markers: tuple[str, ...]
     tensors: tuple[str, ...]
     optional: tuple[str, ...]
+    settings: str = ""
+    keys: tuple[str, ...] = ()
+    dialect: str = ""
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """Every suffix that a packed module may have."""
+        return (*self.tensors, *self.optional)
 
     def read(self) -> Callable[..., Any]:
         """Import and return the reader."""
         return _imported(self.reader)
 
     def write(self) -> Callable[..., Any]:
-        """Import and return the writer."""
+        """Import and return the writer; raise UnknownFormat where the layout has none."""
+        if not self.writer:
+            raise UnknownFormat(f"cannot write {self.format.value}: no writer for it", lines=known_lines())
         return _imported(self.writer)
+
+    def describe(self) -> Callable[..., Any]:
+        """Import and return the function that reads a layer's facts from a header."""
+        return _imported(self.facts)
+
+    def own_settings(self) -> Callable[..., Mapping[str, Any]]:
+        """Import and return the function that reads the method's own keys; one that reads nothing without such."""
+        return _imported(self.settings) if self.settings else lambda *_: {}
+
+
+_AFFINE_FACTS = "quantfarm.formats.settings.affine:facts"
+_QZEROS = ("qweight", "qzeros", "scales")
 
 
 def _gptq(name: FORMAT) -> FormatRow:
@@ -52,7 +83,9 @@ def _gptq(name: FORMAT) -> FormatRow:
         bits=(2, 3, 4, 8),
         reader="quantfarm.formats.gptq:read",
         writer="quantfarm.formats.gptq:write",
-        tensors=("qweight", "qzeros", "scales"),
+        facts=_AFFINE_FACTS,
+        markers=("qweight",),
+        tensors=_QZEROS,
         optional=("g_idx", "bias"),
     )
 
@@ -66,7 +99,9 @@ FORMATS: tuple[FormatRow, ...] = (
         bits=(4,),
         reader="quantfarm.formats.awq:read",
         writer="quantfarm.formats.awq:write",
-        tensors=("qweight", "qzeros", "scales"),
+        facts=_AFFINE_FACTS,
+        markers=("qweight",),
+        tensors=_QZEROS,
         optional=("bias",),
     ),
 )
@@ -129,11 +164,17 @@ def rule_of(method: METHOD, format: FORMAT, code_type: str = "") -> LoaderRule: 
     return LoaderRule(format=format)
 
 
-def find(method: METHOD, format: FORMAT) -> FormatRow:  # noqa: A002 - the one word for it in this project
-    """Return the row of a pair; raise UnknownFormat, which lists the pairs that this version reads."""
-    for row in FORMATS:
-        if row.format is format and method in row.methods:
+def find(method: METHOD, format: FORMAT, dialect: str = "") -> FormatRow:  # noqa: A002 - the one word for it
+    """Return the row of a pair; raise UnknownFormat, which lists the pairs that this version reads.
+
+    A dialect that a pair has no row for is read by the row of the usual names.
+    """
+    rows = [row for row in FORMATS if row.format is format and method in row.methods]
+    for row in rows:
+        if row.dialect == dialect:
             return row
+    if rows:
+        return rows[0]
     raise UnknownFormat(
         f"cannot read method {method.value} with format {format.value}: no reader for this pair",
         lines=known_lines(),
@@ -141,11 +182,21 @@ def find(method: METHOD, format: FORMAT) -> FormatRow:  # noqa: A002 - the one w
     )
 
 
+def usual_format(method: METHOD) -> FORMAT | None:
+    """Return the format that settings of a method mean when they name none; None for a method without a reader."""
+    return next((row.format for row in FORMATS if method in row.methods), None)
+
+
+def rows_of(method: METHOD) -> tuple[FormatRow, ...]:
+    """Return every row of a method."""
+    return tuple(row for row in FORMATS if method in row.methods)
+
+
 def known_lines() -> tuple[str, ...]:
     """Return one line per method with its readable formats, as error messages print them."""
     methods = dict.fromkeys(method for row in FORMATS for method in row.methods)
     return tuple(
-        f"this version reads {method.value}: {', '.join(row.format.value for row in FORMATS if method in row.methods)}"
+        f"this version reads {method.value}: {', '.join(dict.fromkeys(row.format.value for row in rows_of(method)))}"
         for method in methods
     )
 

@@ -15,7 +15,8 @@ from quantfarm.declare.names import BACKEND
 from quantfarm.errors import CheckpointError, KernelRefused, QuantfarmError, TensorMismatch
 from quantfarm.formats import table
 from quantfarm.formats.config import QuantConfig
-from quantfarm.formats.quant_tensor import QuantTensor
+from quantfarm.formats.packed import packed_modules
+from quantfarm.formats.weights.base import Weight
 from quantfarm.load.checkpoint import Checkpoint, shortened
 from quantfarm.load.report import LayerKind
 from quantfarm.runtime.linear import QuantLinear
@@ -23,8 +24,6 @@ from quantfarm.select.choose import select
 from quantfarm.select.host import Host
 from quantfarm.select.request import Device, Request
 from quantfarm.select.selection import Selection
-
-_PACKED = ".qweight"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +39,7 @@ class Plan:
     _chosen: dict[Request, Selection] = field(default_factory=dict, repr=False)
     _modules: dict[Request, list[str]] = field(default_factory=dict, repr=False)
 
-    def choose(self, tensor: QuantTensor, name: str, *, sharded: bool) -> Selection:
+    def choose(self, tensor: Weight, name: str, *, sharded: bool) -> Selection:
         """Select the backend of one layer by its true scheme and shape; equal requests are answered once.
 
         Raises:
@@ -54,6 +53,7 @@ class Plan:
             out_features=tensor.n,
             activation_dtype=str(self.dtype),
             pack_dtype=self.config.pack_dtype,
+            code_type=tensor.code_type,
             devices=self.devices,
             backend=self.backend,
             sharded=sharded,
@@ -72,16 +72,6 @@ class Plan:
         return tuple(LayerKind(selection=self._chosen[r], modules=tuple(names)) for r, names in self._modules.items())
 
 
-def packed_modules(checkpoint: Checkpoint) -> dict[str, dict[str, str]]:
-    """Return module name to suffix to tensor name, for every module that the checkpoint holds packed."""
-    modules: dict[str, dict[str, str]] = {n.removesuffix(_PACKED): {} for n in checkpoint.where if n.endswith(_PACKED)}
-    for name in checkpoint.where:
-        module, _, suffix = name.rpartition(".")
-        if module in modules:
-            modules[module][suffix] = name
-    return modules
-
-
 def replace_layers(model: nn.Module, checkpoint: Checkpoint, plan: Plan) -> tuple[set[str], list[str]]:
     """Replace every linear module whose packed tensors are in the checkpoint by a prepared QuantLinear.
 
@@ -93,7 +83,7 @@ def replace_layers(model: nn.Module, checkpoint: Checkpoint, plan: Plan) -> tupl
         TensorMismatch: shapes that fit neither the settings nor the model.
         KernelRefused: a layer that the demanded backend, or every backend, refuses.
     """
-    packed = packed_modules(checkpoint)
+    packed = packed_modules(checkpoint.where, plan.config)
     homeless = [
         f"{name}: needs a linear module, got {_kind(model, name)}" for name in packed if _sizes(model, name) is None
     ]
@@ -118,7 +108,7 @@ def replace_layers(model: nn.Module, checkpoint: Checkpoint, plan: Plan) -> tupl
     return used, notes
 
 
-def _layer(tensor: QuantTensor, read: partial[QuantTensor], plan: Plan, name: str, *, sharded: bool) -> QuantLinear:
+def _layer(tensor: Weight, read: partial[Weight], plan: Plan, name: str, *, sharded: bool) -> QuantLinear:
     chosen = plan.choose(tensor, name, sharded=sharded).chosen
     assert chosen is not None
     backend: Any = importlib.import_module(f"quantfarm.kernels.{chosen.kernel}.backend")
@@ -138,15 +128,14 @@ def _settings(config: QuantConfig, name: str) -> tuple[QuantConfig, list[str]]:
     return config, [f"{name}: the settings say dense, the checkpoint holds it packed; the stored tensors decide"]
 
 
-def _reader(settings: QuantConfig, name: str, sizes: tuple[int, int] | None) -> partial[QuantTensor]:
+def _reader(settings: QuantConfig, name: str, sizes: tuple[int, int] | None) -> partial[Weight]:
     assert sizes is not None
-    read = table.find(settings.method, settings.format).read()
+    read = table.find(settings.method, settings.format, settings.dialect).read()
     return partial(read, config=settings, module=name, k=sizes[0], n=sizes[1])
 
 
 def _known_suffixes(settings: QuantConfig) -> set[str]:
-    row = table.find(settings.method, settings.format)
-    return {*row.tensors, *row.optional}
+    return set(table.find(settings.method, settings.format, settings.dialect).suffixes)
 
 
 def _check_bias(model: nn.Module, layer: QuantLinear, name: str, settings: QuantConfig) -> None:

@@ -56,8 +56,11 @@ def hf_pack_layer(
     Raises:
         UnknownName: no such packer.
         ValueError: zero points are missing and the module is asymmetric.
+        TypeError: the module's format is not one of affine integer codes.
     """
     old = module.weight_tensor()
+    if not isinstance(old, QuantTensor):
+        raise TypeError(f"cannot pack {module.module_name}: needs affine integer codes, got {type(old).__name__}")
     scheme, groups = old.scheme, scales.shape[1]
     if zeros is None and not scheme.sym:
         raise ValueError(f"cannot pack {module.module_name}: zeros: needs [N, G] for asymmetric codes, got none")
@@ -107,20 +110,23 @@ def hf_repack_layer(source: QuantLinear, backend: BACKEND | str, *, host: Host |
         scheme=tensor.scheme,
         in_features=tensor.k,
         out_features=tensor.n,
-        devices=normalize_devices(tensor.scales.device, host),
+        devices=normalize_devices(tensor.device, host),
+        code_type=tensor.code_type,
         backend=wanted or BACKEND.AUTO,
         private_layout=private,
     )
     chosen = choose(request, host, KERNELS).chosen
     assert chosen is not None
     kernel: Any = importlib.import_module(f"quantfarm.kernels.{chosen.kernel}.backend")
-    read = partial(
-        table.find(tensor.method, tensor.format).read(),
-        config=_config(tensor, act_order=tensor.scheme.act_order),
-        module=source.module_name,
-        k=tensor.k,
-        n=tensor.n,
-    )
+    read = source.reader
+    if read is None and isinstance(tensor, QuantTensor):
+        read = partial(
+            table.find(tensor.method, tensor.format).read(),
+            config=_config(tensor, act_order=tensor.scheme.act_order),
+            module=source.module_name,
+            k=tensor.k,
+            n=tensor.n,
+        )
     return QuantLinear(tensor, kernel, chosen, name=source.module_name, read=read, adapter=source.adapter)
 
 

@@ -3,7 +3,7 @@
 Plain and slow on purpose; it shares no code with readers, packers or kernels.
 """
 
-from quantfarm.reference.closed_forms import Stored, decode
+from quantfarm.reference.decoding import decode
 from quantfarm.reference.measures import (
     ErrorFigures,
     column_verdict,
@@ -13,5 +13,6 @@ from quantfarm.reference.measures import (
     ulps,
     verdict,
 )
+from quantfarm.reference.stored import Stored
 
 __all__ = ["ErrorFigures", "Stored", "column_verdict", "decode", "dense_error", "errors", "linear", "ulps", "verdict"]

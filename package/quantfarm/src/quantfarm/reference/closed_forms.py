@@ -1,4 +1,4 @@
-"""Decode of stored tensors to float64 by the closed forms of the format description, field by field.
+"""Closed forms of GPTQ, GPTQ_V2 and AWQ GEMM, field by field (formats, sections 1, 2 and 4).
 
 Everything happens in 64-bit integers that hold the unsigned value of a word, then in float64: a scale of any stored
 dtype and an integer difference have an exact product there.
@@ -6,84 +6,42 @@ dtype and an integer difference have an exact product there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from quantfarm.declare.names import FORMAT, METHOD, normalize_format, normalize_method
-
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Tensor = torch.Tensor | npt.NDArray[Any]
+from quantfarm.declare.names import FORMAT, normalize_format
+from quantfarm.reference.stored import Arrays, Floats, Integers, Stored, unsigned
 
 _AWQ_NIBBLE_OF_OUTPUT = (0, 4, 1, 5, 2, 6, 3, 7)
 _MINUS_ONE_WORD = {2: 0x55555555, 4: 0x11111111, 8: 0x01010101}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stored:
-    """What the settings say about the bytes.
-
-    Attributes:
-        method, format: members or their strings.
-        bits, group_size: code width; inputs per group, -1 for one group.
-        sym: part of every scheme; the stored zero points are decoded as they are, whatever it says.
-        zeros_rule: ``per_field`` or ``word_wise``, the inverse of the minus-one of GPTQ v1.
-        k: inputs; needed when the last word is padded and there is no g_idx.
-    """
-
-    method: METHOD | str
-    format: FORMAT | str
-    bits: int
-    group_size: int
-    sym: bool | None = None
-    zeros_rule: str = "per_field"
-    k: int | None = None
+def gptq(arrays: Arrays, says: Stored) -> Floats:
+    """Decode GPTQ (zero points stored minus one) and GPTQ_V2 (true ones)."""
+    q, z, group = _gptq(arrays, says, minus_one=normalize_format(says.format) is FORMAT.GPTQ)
+    return _affine(q, z, group, arrays["scales"])
 
 
-def decode(tensors: Mapping[str, Tensor], **stored: Any) -> Floats:
-    """Return W as float64 [N, K]: ``(q - z) * s`` for every weight.
+def awq(arrays: Arrays, says: Stored) -> Floats:
+    """Decode AWQ GEMM of 4 bits."""
+    if says.bits != 4:
+        raise ValueError(f"no closed form for AWQ GEMM of {says.bits} bits")
+    q, z, group = _awq(arrays, says)
+    return _affine(q, z, group, arrays["scales"])
 
-    Args:
-        tensors: by suffix (qweight, qzeros, scales, g_idx), as torch tensors or numpy arrays, straight from the file.
-        **stored: the fields of ``Stored``.
 
-    Raises:
-        ValueError: no closed form here for the format or the code width.
-    """
-    says = Stored(**stored)
-    arrays = {name: as_numpy(tensor) for name, tensor in tensors.items()}
-    pair = (normalize_method(says.method), normalize_format(says.format))
-    if pair in ((METHOD.GPTQ, FORMAT.GPTQ), (METHOD.GPTQ, FORMAT.GPTQ_V2)):
-        q, z, group = _gptq(arrays, says, minus_one=pair[1] is FORMAT.GPTQ)
-    elif pair == (METHOD.AWQ, FORMAT.GEMM) and says.bits == 4:
-        q, z, group = _awq(arrays, says)
-    else:
-        raise ValueError(f"no closed form for {pair[0]}, {pair[1]}, {says.bits} bits")
-    scales = arrays["scales"].astype(np.float64)
-    decoded: Floats = ((q - z[group]).astype(np.float64) * scales[group]).T
+def _affine(q: Integers, z: Integers, group: Integers, scales: npt.NDArray[Any]) -> Floats:
+    decoded: Floats = ((q - z[group]).astype(np.float64) * scales.astype(np.float64)[group]).T
     return decoded
 
 
-def as_numpy(tensor: Tensor) -> npt.NDArray[Any]:
-    """Return a tensor as a numpy array without losing a bit; bfloat16, which numpy lacks, is widened to float32."""
-    if isinstance(tensor, np.ndarray):
-        return tensor
-    host = tensor.detach().cpu()
-    widened: npt.NDArray[Any] = (host.to(torch.float32) if host.dtype is torch.bfloat16 else host).numpy()
-    return widened
-
-
-def _gptq(
-    arrays: Mapping[str, npt.NDArray[Any]], says: Stored, *, minus_one: bool
-) -> tuple[Integers, Integers, Integers]:
+def _gptq(arrays: Arrays, says: Stored, *, minus_one: bool) -> tuple[Integers, Integers, Integers]:
     """Return codes [K, N], zero points [G, N] and the group of every input [K]."""
     fields = _fields_of_three_bits if says.bits == 3 else _fields_within_words(says.bits)
-    words, zero_words = _unsigned(arrays["qweight"]), _unsigned(arrays["qzeros"])
+    words, zero_words = unsigned(arrays["qweight"]), unsigned(arrays["qzeros"])
     groups, n = arrays["scales"].shape
     index = arrays.get("g_idx")
     k = says.k or (len(index) if index is not None else words.shape[0] * 32 // says.bits)
@@ -100,16 +58,11 @@ def _gptq(
     return q, (z + 1) % 2**says.bits if minus_one else z, group
 
 
-def _awq(arrays: Mapping[str, npt.NDArray[Any]], says: Stored) -> tuple[Integers, Integers, Integers]:
-    q = _awq_fields(_unsigned(arrays["qweight"]))
-    z = _awq_fields(_unsigned(arrays["qzeros"]))
+def _awq(arrays: Arrays, says: Stored) -> tuple[Integers, Integers, Integers]:
+    q = _awq_fields(unsigned(arrays["qweight"]))
+    z = _awq_fields(unsigned(arrays["qzeros"]))
     k = q.shape[0]
     return q, z, np.arange(k, dtype=np.int64) // (k if says.group_size == -1 else says.group_size)
-
-
-def _unsigned(words: npt.NDArray[Any]) -> Integers:
-    """Return stored int32 words as the unsigned numbers they stand for."""
-    return words.astype(np.int64) % 2**32
 
 
 def _fields_within_words(bits: int) -> Callable[[Integers], Integers]:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from quantfarm.reference.closed_forms import Floats, Tensor, as_numpy
+from quantfarm.reference.stored import Floats, Tensor, as_numpy
 
 _DENSE_FACTOR = 1.25
 """A kernel may err this much more than the dense product in the same dtype (numerics, section 6)."""

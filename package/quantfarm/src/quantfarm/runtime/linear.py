@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from quantfarm.declare.spec import KernelSpec
-from quantfarm.formats.quant_tensor import QuantTensor
+from quantfarm.formats.weights.base import Weight
 from quantfarm.runtime import ops, panels
 from quantfarm.runtime.adapter import LoraAdapter
 from quantfarm.runtime.cache import TensorKey, tensors_cache_key
@@ -19,7 +18,7 @@ from quantfarm.runtime.epilogue import without_autocast
 from quantfarm.runtime.launches import guarded
 from quantfarm.runtime.protocol import Backend
 
-Reader = Callable[[Mapping[str, torch.Tensor]], QuantTensor]
+Reader = Callable[[Mapping[str, torch.Tensor]], Weight]
 
 
 class QuantLinear(nn.Module):
@@ -34,7 +33,7 @@ class QuantLinear(nn.Module):
         backend: the module ``kernels/<kernel>/backend.py`` of the chosen record.
         spec: the chosen record.
         name: the layer's name in the model, for messages.
-        read: turns checkpoint tensors into a QuantTensor again; needed to load a state or to follow edits in place.
+        read: turns checkpoint tensors into a Weight again; needed to load a state or to follow edits in place.
         adapter: LoRA factors beside the weight.
 
     Attributes:
@@ -44,12 +43,12 @@ class QuantLinear(nn.Module):
 
     bias: nn.Parameter | None
     adapter: LoraAdapter | None
-    _tensor: QuantTensor
+    _tensor: Weight
     _backend: Backend
 
     def __init__(
         self,
-        tensor: QuantTensor,
+        tensor: Weight,
         backend: Backend,
         spec: KernelSpec,
         *,
@@ -108,7 +107,7 @@ class QuantLinear(nn.Module):
         """Return grad W, summed in fp32 from tiles of the decoded weight, in grad's dtype."""
         rows = grad.detach().reshape(-1, self.out_features)
         with without_autocast(grad.device):
-            wide = panels.multiply_transposed(rows, replace(self._tensor, codes=self.codes()))
+            wide = panels.multiply_transposed(rows, self.weight_tensor())
         return wide.to(grad.dtype).view(*grad.shape[:-1], self.in_features)
 
     def _check(self, x: torch.Tensor) -> None:
@@ -128,9 +127,9 @@ class QuantLinear(nn.Module):
         if self._prepared is None or key != self._key:
             if self._prepared is not None:
                 self._hold(self._read_again())
-            self._prepared = self._backend.prepare(self._tensor, self._tensor.scales.device)
+            self._prepared = self._backend.prepare(self._tensor, self._tensor.device)
             if not self.spec.features.keeps_source:
-                self._tensor = replace(self._tensor, codes=None)
+                self._tensor = self._tensor.without_codes()
             self._key = tensors_cache_key(self._watched())
         return self._prepared
 
@@ -139,24 +138,25 @@ class QuantLinear(nn.Module):
         self._hold(self._read_again())
         self.prepare()
 
-    def codes(self) -> torch.Tensor:
-        """Return the canonical codes, int32 [ceil(K*bits/32), N], from the source or out of the backend's layout."""
-        if self._tensor.codes is not None:
-            return self._tensor.codes
-        return self._backend.restore(self._prepared)
-
     def checkpoint_tensors(self) -> dict[str, torch.Tensor]:
-        """Return the checkpoint's tensors under their suffixes: qweight, qzeros, scales, g_idx, bias."""
+        """Return the checkpoint's tensors under their suffixes, such as qweight, qzeros, scales, g_idx, bias."""
         held = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
         if self.bias is not None:
             held["bias"] = self.bias.detach()
-        return {**self._tensor.codes_to_source(self.codes()), **held}
+        return {**self.weight_tensor().packed(), **held}
 
-    def weight_tensor(self, *, codes: bool = True) -> QuantTensor:
-        """Return the weight in canonical form; with ``codes`` False without them, where a layout has no inverse."""
-        return replace(self._tensor, codes=self.codes() if codes else None)
+    def weight_tensor(self, *, codes: bool = True) -> Weight:
+        """Return the weight; with ``codes`` False perhaps without them, where a layout has no inverse."""
+        if self._tensor.complete or not codes:
+            return self._tensor
+        return self._tensor.with_codes(self._backend.restore(self._prepared))
 
-    def take(self, tensor: QuantTensor) -> None:
+    @property
+    def reader(self) -> Reader | None:
+        """What turns this layer's checkpoint tensors into a Weight again; None where it was built without."""
+        return self._read
+
+    def take(self, tensor: Weight) -> None:
         """Take another weight of the same shape, in place; raises ValueError for another shape."""
         found, need = (tensor.k, tensor.n), (self.in_features, self.out_features)
         if found != need:
@@ -169,18 +169,26 @@ class QuantLinear(nn.Module):
 
     @property
     def qweight(self) -> torch.Tensor:
-        """The packed codes as the checkpoint stores them. A copy unless the backend keeps them: edit by loading."""
-        return self.checkpoint_tensors()["qweight"]
+        """The packed codes as the checkpoint stores them. A copy unless the backend keeps them: edit by loading.
+
+        Raises:
+            AttributeError: a format without a tensor of that name.
+        """
+        tensors = self.checkpoint_tensors()
+        if "qweight" not in tensors:
+            raise AttributeError(f"{self.module_name} has no qweight: its tensors are {', '.join(tensors)}")
+        return tensors["qweight"]
 
     def _watched(self) -> tuple[torch.Tensor | None, ...]:
-        return (self._tensor.codes, *self._buffers.values())
+        codes = getattr(self._tensor, "codes", None)
+        return (codes, *self._buffers.values())
 
-    def _read_again(self) -> QuantTensor:
+    def _read_again(self) -> Weight:
         if self._read is None:
-            return replace(self._tensor, codes=self.codes())
+            return self.weight_tensor()
         return self._read(self.checkpoint_tensors())
 
-    def _hold(self, tensor: QuantTensor) -> None:
+    def _hold(self, tensor: Weight) -> None:
         """Take a weight: its source tensors become buffers, and whatever was prepared is dropped."""
         self._tensor = tensor
         for name, source in tensor.source.items():
@@ -210,7 +218,7 @@ class QuantLinear(nn.Module):
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        for name, packed in self._tensor.codes_to_source(self.codes()).items():
+        for name, packed in self.weight_tensor().packed().items():
             destination[prefix + name] = packed
 
     def _load_from_state_dict(self, state_dict: Mapping[str, torch.Tensor], prefix: str, *rest: Any) -> None:
@@ -220,8 +228,8 @@ class QuantLinear(nn.Module):
         given = {name: state_dict[prefix + name] for name in own if prefix + name in state_dict}
         missing_keys.extend(prefix + name for name in own if name not in given and strict)
         for key in state_dict if strict else ():
-            head = key.removeprefix(prefix).split(".")[0]
-            if key.startswith(prefix) and head not in own and head not in self._modules:
+            name = key.removeprefix(prefix)
+            if key.startswith(prefix) and name not in own and name.split(".")[0] not in self._modules:
                 unexpected_keys.append(key)
         for name, tensor in given.items():
             if tensor.shape != own[name].shape:
@@ -234,7 +242,7 @@ class QuantLinear(nn.Module):
 
     def _take(self, tensors: Mapping[str, torch.Tensor]) -> None:
         assert self._read is not None
-        device = self._tensor.scales.device
+        device = self._tensor.device
         tensor = self._read({name: t.detach().to(device, copy=True) for name, t in tensors.items()})
         if self.bias is not None and tensor.bias is not None:
             self.bias.data = tensor.bias
@@ -243,33 +251,21 @@ class QuantLinear(nn.Module):
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> QuantLinear:
         """Follow device moves by repacking there; dtype moves change nothing, since stored dtypes are the contract."""
-        before = self._tensor.scales.device
+        before = self._tensor.device
         device = fn(torch.empty(0, device=before)).device
-        codes = self.codes()
+        weight = self.weight_tensor()
+        held = dict(self._buffers)
         super()._apply(lambda t: t.to(device), recurse)  # type: ignore[no-untyped-call]
         if device != before:
-            self._hold(self._moved(codes.to(device)))
+            known = {id(old): new for name, old in held.items() if (new := self._buffers[name]) is not None}
+            self._hold(weight.moved(lambda t: known[id(t)] if id(t) in known else t.to(device)))
             if device.type != "meta":
                 self.prepare()
         return self
 
-    def _moved(self, codes: torch.Tensor) -> QuantTensor:
-        """Return the weight with everything where ``codes`` are; the buffers have been moved by torch already."""
-        tensor, source = self._tensor, {name: b for name, b in self._buffers.items() if b is not None}
-        shared = tensor.source.get("scales") is tensor.scales
-        return replace(
-            tensor,
-            codes=codes,
-            scales=source["scales"] if shared else tensor.scales.to(codes.device),
-            zeros=tensor.zeros.to(codes.device),
-            g_idx=None if tensor.g_idx is None else tensor.g_idx.to(codes.device),
-            bias=None if tensor.bias is None else tensor.bias.to(codes.device),
-            source=source,
-        )
-
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
-        state["_tensor"] = replace(self._tensor, codes=self.codes())
+        state["_tensor"] = self.weight_tensor()
         state["_backend"] = self._backend.__name__  # type: ignore[attr-defined]
         state["_prepared"] = state["_number"] = None
         return state

@@ -10,14 +10,15 @@ from typing import Any, Protocol
 
 import torch
 
-from quantfarm.formats.quant_tensor import QuantTensor
-
 
 class Backend(Protocol):
     """The functions of ``kernels/<kernel>/backend.py``."""
 
-    def prepare(self, tensor: QuantTensor, device: torch.device) -> Any:
-        """Repack once for ``device``; return a private value that owns layout, metadata and workspace."""
+    def prepare(self, tensor: Any, device: torch.device) -> Any:
+        """Repack once for ``device``; return a private value that owns layout, metadata and workspace.
+
+        ``tensor`` is a ``Weight`` of the kind that the record's rows name; its tensors are on ``device``.
+        """
 
     def run(self, prepared: Any, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """Multiply: x [M, K] (2-D, dense rows, M >= 1) to [M, N] in x.dtype.
@@ -26,7 +27,10 @@ class Backend(Protocol):
         """
 
     def restore(self, prepared: Any) -> torch.Tensor:
-        """Return the canonical codes, int32 [ceil(K*bits/32), N], bit for bit (see ``QuantTensor.codes``)."""
+        """Return the canonical codes, int32 [ceil(K*bits/32), N], bit for bit (see ``QuantTensor.codes``).
+
+        Asked only of a kernel that keeps no source (``Features.keeps_source`` False).
+        """
 
     def calls(self) -> int:
         """Return how often ``run`` computed in this process: the proof of which kernel ran."""

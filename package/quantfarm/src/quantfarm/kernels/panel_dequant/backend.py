@@ -2,50 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from quantfarm.runtime.portable import PortablePath
 
-import torch
-
-from quantfarm.formats.quant_tensor import QuantTensor
-from quantfarm.runtime import panels
-from quantfarm.runtime.epilogue import finish
-from quantfarm.runtime.launches import LaunchCounter
-
-_LAUNCHES = LaunchCounter()
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """The quantized weight itself, on its device; nothing is derived, so nothing can go stale."""
-
-    tensor: QuantTensor
-    codes: torch.Tensor
-
-
-def prepare(tensor: QuantTensor, device: torch.device) -> Prepared:
-    """Keep the canonical form. The caller has placed its tensors on ``device``.
-
-    Raises:
-        ValueError: the codes are absent or on another device.
-    """
-    if tensor.codes is None:
-        raise ValueError("the codes are held by another kernel's layout: restore them first")
-    if tensor.codes.device != device:
-        raise ValueError(f"codes: needs device {device}, got {tensor.codes.device}")
-    return Prepared(tensor=tensor, codes=tensor.codes)
-
-
-def run(prepared: Prepared, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Multiply x [M, K] to [M, N] in x.dtype; sums and bias in fp32, one cast."""
-    _LAUNCHES.add()
-    return finish(panels.multiply(x, prepared.tensor), bias, x.dtype)
-
-
-def restore(prepared: Prepared) -> torch.Tensor:
-    """Return the canonical codes, which are kept as they came."""
-    return prepared.codes
-
-
-def calls() -> int:
-    """Return how often ``run`` computed in this process."""
-    return _LAUNCHES.value
+_PATH = PortablePath()
+prepare, run, restore, calls = _PATH.prepare, _PATH.run, _PATH.restore, _PATH.calls
