@@ -6,22 +6,24 @@ from typing import Any
 
 import torch
 from support import layers
+from support.cases import Case, all_cases
 from support.job import Job
-from support.weights import Recipe, random_weight
+from support.weights import random_weight
 
 from quantfarm.declare.registry import implemented_records
-from quantfarm.declare.scheme import Scheme
 from quantfarm.select.choose import select
 from quantfarm.select.request import Request
 
 LAUNCHES = 3
 
 
+def _case(job: Job) -> Case:
+    """Return the smallest case that the record declares."""
+    return next(case for case in all_cases(job.record, [(64, 256)]) if case.bias == "none")
+
+
 def _weight(job: Job) -> Any:
-    row = job.record["accepts"][0]
-    size = max(s for s in row["group_sizes"] if s <= 128)
-    recipe = Recipe(job.record["method"], row["formats"][0], row["bits"][-1], size, False, False, 64, 256)
-    return random_weight(recipe, seed=11)
+    return random_weight(_case(job).recipe, seed=11)
 
 
 def _counts() -> dict[str, int]:
@@ -31,13 +33,15 @@ def _counts() -> dict[str, int]:
 
 def test_a_named_backend_is_the_one_chosen(job: Job) -> None:
     """Asking for the backend by name gives exactly its record."""
-    weight = _weight(job)
+    tensor = layers.read(_weight(job))
     request = Request(
-        method=weight.method,
-        format=weight.format,
-        scheme=Scheme(bits=weight.bits, group_size=weight.group_size, sym=weight.sym),
-        in_features=weight.k,
-        out_features=weight.n,
+        method=tensor.method,
+        format=tensor.format,
+        scheme=tensor.scheme,
+        code_type=tensor.code_type,
+        pack_dtype=(job.record["pack_dtypes"] or ["int32"])[-1],
+        in_features=tensor.k,
+        out_features=tensor.n,
         activation_dtype=job.record["activations"][0],
         backend=job.backend,
     )

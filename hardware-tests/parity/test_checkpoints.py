@@ -13,9 +13,8 @@ from support.job import Job
 from support.measure import note
 
 from quantfarm.formats.config import find_settings, parse
+from quantfarm.formats.packed import packed_modules
 from quantfarm.reference import decode
-
-_SUFFIXES = ("qweight", "qzeros", "scales", "g_idx", "bias")
 
 
 def cases(job: Job, test: str) -> list[str]:
@@ -30,8 +29,8 @@ def _accepted(job: Job, folder: Path) -> bool:
     return job.record["method"] == config.method.value and any(
         config.format.value in row["formats"]
         and config.bits in row["bits"]
-        and config.group_size in row["group_sizes"]
-        and config.sym in row["sym"]
+        and (not row["group_sizes"] or config.group_size in row["group_sizes"])
+        and (not row["sym"] or config.sym in row["sym"])
         and (not config.desc_act or True in row["act_order"])
         for row in job.record["accepts"]
     )
@@ -54,18 +53,18 @@ def _expected(folder: Path, module: str) -> measure.Doubles:
         group_size=config.group_size,
         sym=config.sym,
         zeros_rule=config.zeros_rule.value,
+        code_type=config.code_type,
+        details=config.details,
     )
     return w64
 
 
 @functools.cache
 def _modules(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
-    modules: dict[str, dict[str, torch.Tensor]] = {}
-    for name, tensor in load_file(folder / "model.safetensors").items():
-        module, _, suffix = name.rpartition(".")
-        if suffix in _SUFFIXES:
-            modules.setdefault(module, {})[suffix] = tensor
-    return {name: tensors for name, tensors in modules.items() if "qweight" in tensors}
+    """Return the stored tensors of every packed module by suffix."""
+    stored = load_file(folder / "model.safetensors")
+    packed = packed_modules(stored, _config(folder))
+    return {module: {suffix: stored[name] for suffix, name in names.items()} for module, names in packed.items()}
 
 
 def test_every_layer_of_a_real_checkpoint(job: Job, case: str, figures: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.job import Job
 
-from quantfarm.declare.scheme import Scheme
+from quantfarm.declare.scheme import Scheme, WeightKind
 from quantfarm.errors import KernelRefused
 from quantfarm.select.choose import select
 from quantfarm.select.explain import explain
@@ -17,6 +17,7 @@ from quantfarm.select.request import Device, Request
 
 ALL_BITS = (2, 3, 4, 5, 8)
 ALL_GROUPS = (-1, 16, 32, 48, 64, 128, 256, 512, 1024)
+ALL_WORDS = ("int8", "int16", "int32", "int64")
 ALL_DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -35,8 +36,11 @@ class Refused:
 def accepted(job: Job, **changes: Any) -> Request:
     """Return a request that the record serves, with changes."""
     row = job.record["accepts"][0]
-    size = max(s for s in row["group_sizes"] if s <= 128)
-    scheme = Scheme(bits=row["bits"][-1], group_size=size, sym=row["sym"][0])
+    size = max(s for s in row["group_sizes"] or (-1,) if s <= 128)
+    scheme = Scheme(
+        weight_kind=WeightKind(row["weight_kind"]), bits=row["bits"][-1], group_size=size, sym=(row["sym"] or [True])[0]
+    )
+    words = job.record["pack_dtypes"]
     base = Request(
         method=job.record["method"],
         format=row["formats"][0],
@@ -44,6 +48,7 @@ def accepted(job: Job, **changes: Any) -> Request:
         in_features=1024,
         out_features=1024,
         activation_dtype=job.record["activations"][0],
+        pack_dtype="int32" if "int32" in words else words[0],
         backend=job.backend,
     )
     return replace(base, **changes)
@@ -59,7 +64,9 @@ def _derived(job: Job) -> Iterator[Refused]:
     for dtype in ALL_DTYPES:
         if dtype not in job.record["activations"]:
             yield Refused("activation_dtype", accepted(job, activation_dtype=dtype))
-    yield Refused("pack_dtype", accepted(job, pack_dtype="int64"))
+    for words in ALL_WORDS:
+        if words not in job.record["pack_dtypes"]:
+            yield Refused("pack_dtype", accepted(job, pack_dtype=words))
     if job.record["shape"]["n_multiple"] > 1:
         yield Refused("shape_n", accepted(job, out_features=1024 + job.record["shape"]["n_multiple"] // 2))
     if job.record["features"]["training"] is False:
@@ -70,12 +77,14 @@ def _derived(job: Job) -> Iterator[Refused]:
 
 def _schemes(job: Job) -> Iterator[Refused]:
     row, scheme = job.record["accepts"][0], accepted(job).scheme
-    served = {value for r in job.record["accepts"] for value in r["bits"]}
+    same = [r for r in job.record["accepts"] if row["formats"][0] in r["formats"]]
+    served = {value for r in same for value in r["bits"]}
+    sizes = {value for r in same for value in r["group_sizes"]}
     for bits in ALL_BITS:
         if bits not in served:
             yield Refused("scheme_bits", accepted(job, scheme=replace(scheme, bits=bits)))
-    for size in ALL_GROUPS:
-        if size not in row["group_sizes"]:
+    for size in ALL_GROUPS if row["group_sizes"] else ():
+        if size not in sizes:
             k = 48 * 64 if size == 48 else 2048
             yield Refused("group_size", accepted(job, scheme=replace(scheme, group_size=size), in_features=k))
 

@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from support.job import Job
-from support.weights import Recipe
+from support.weights import Recipe, family_of
 
 BIASES = ("none", "same", "float32")
+LARGE = 4_000_000
+"""Values of a weight from which on a shape counts as large."""
+
 Axes = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One combination. ``bias``: none, in the activation dtype, or wider."""
+    """One combination. ``bias``: none, in the activation dtype, or wider. ``variant``: see ``Recipe``."""
 
     method: str
     format: str
@@ -28,16 +31,28 @@ class Case:
     n: int
     k: int
     bias: str
+    variant: str = ""
 
     @property
     def recipe(self) -> Recipe:
         """The weight's part of the case."""
-        return Recipe(self.method, self.format, self.bits, self.group_size, self.sym, self.act_order, self.n, self.k)
+        return Recipe(
+            method=self.method,
+            format=self.format,
+            bits=self.bits,
+            group_size=self.group_size,
+            sym=self.sym,
+            act_order=self.act_order,
+            n=self.n,
+            k=self.k,
+            variant=self.variant,
+        )
 
     def __str__(self) -> str:
         """Return the id of a test: scheme, shape, dtype."""
         zero, order = "sym" if self.sym else "asym", "-act" if self.act_order else ""
-        scheme = f"{self.format}-w{self.bits}g{self.group_size}-{zero}{order}"
+        kind = f"-{self.variant}" if self.variant else ""
+        scheme = f"{self.format}{kind}-w{self.bits}g{self.group_size}-{zero}{order}"
         return f"{scheme}-{self.n}x{self.k}-{self.dtype}-bias_{self.bias}"
 
 
@@ -48,10 +63,14 @@ def read_shape(text: str) -> tuple[int, int]:
 
 
 def parity_cases(job: Job) -> list[Case]:
-    """Return a cover of all pairs over small shapes, and per dtype one case on each large shape."""
+    """Return a cover of all pairs over small shapes, and per dtype one case on each large shape.
+
+    Formats whose own shapes are tested because none of the tier's fit have no large case: the oracle reads their
+    bytes one by one.
+    """
     combinations = list(all_cases(job.record, [read_shape(s) for s in job.tier["shapes"]]))
-    small = [case for case in combinations if case.n * case.k < 4_000_000]
-    large = [case for case in combinations if case.n * case.k >= 4_000_000]
+    small = [case for case in combinations if case.n * case.k < LARGE]
+    large = [case for case in combinations if case.n * case.k >= LARGE and family_of(case.format).make is None]
     chosen = pairwise(small)
     if job.tier["thorough"]:
         chosen += [case for case in pairwise(small, skip=len(chosen)) if case not in chosen]
@@ -59,21 +78,26 @@ def parity_cases(job: Job) -> list[Case]:
 
 
 def all_cases(record: Mapping[str, Any], shapes: Sequence[tuple[int, int]]) -> Iterator[Case]:
-    """Yield every combination that a record declares and that fits together."""
+    """Yield every combination that a record declares and that fits together.
+
+    A fact without a meaning for the weights of a row (an empty list) has one neutral value.
+    """
     for row in record["accepts"]:
-        for fmt, bits, size, sym, order, dtype, (n, k), bias in itertools.product(
-            row["formats"],
-            row["bits"],
-            row["group_sizes"],
-            row["sym"],
-            row["act_order"],
-            record["activations"],
-            shapes,
-            BIASES,
-        ):
-            case = Case(record["method"], fmt, bits, size, sym, order, dtype, n, k, bias)
-            if _fits(case, record["shape"]):
-                yield case
+        for fmt in row["formats"]:
+            own = [*shapes, *family_of(fmt).shapes]
+            for bits, size, sym, order, dtype, (n, k), bias in itertools.product(
+                row["bits"],
+                row["group_sizes"] or (-1,),
+                row["sym"] or (True,),
+                row["act_order"] or (False,),
+                row["activations"] or record["activations"],
+                own,
+                BIASES,
+            ):
+                for variant in family_of(fmt).variants(bits):
+                    case = Case(record["method"], fmt, bits, size, sym, order, dtype, n, k, bias, variant)
+                    if _fits(case, record["shape"]) and family_of(fmt).fits(case.recipe):
+                        yield case
 
 
 def _fits(case: Case, shape: Mapping[str, Any]) -> bool:
@@ -88,7 +112,8 @@ def _fits(case: Case, shape: Mapping[str, Any]) -> bool:
 
 def _values(case: Case) -> tuple[Any, ...]:
     shape = (case.n, case.k)
-    return (case.format, case.bits, case.group_size, case.sym, case.act_order, case.dtype, shape, case.bias)
+    scheme = (case.format, case.bits, case.variant, case.group_size, case.sym, case.act_order)
+    return (*scheme, case.dtype, shape, case.bias)
 
 
 def _pairs(case: Case) -> frozenset[tuple[int, Any, int, Any]]:

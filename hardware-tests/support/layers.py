@@ -13,11 +13,14 @@ from quantfarm.declare.device import CPU_ISAS
 from quantfarm.declare.registry import KERNELS
 from quantfarm.declare.spec import KernelSpec
 from quantfarm.formats.config import parse
-from quantfarm.formats.quant_tensor import QuantTensor
 from quantfarm.formats.table import find
+from quantfarm.formats.weights.base import Weight as AnyWeight
 from quantfarm.runtime.artifacts import load_library
 from quantfarm.runtime.linear import QuantLinear
 from support.weights import Weight
+
+CASE = "case"
+"""The name of the only layer of a made-up checkpoint."""
 
 
 def spec_of(record: Mapping[str, Any]) -> KernelSpec:
@@ -42,7 +45,8 @@ def launches_by_level(record: Mapping[str, Any]) -> dict[str, int]:
 
 def build(weight: Weight, record: Mapping[str, Any]) -> QuantLinear:
     """Return the layer of a random weight."""
-    return from_tensors(weight.tensors(), weight.settings(), record, "case")
+    spec = spec_of(record)
+    return QuantLinear(read(weight), backend_of(spec), spec, name=CASE)
 
 
 def from_tensors(
@@ -53,12 +57,16 @@ def from_tensors(
     return QuantLinear(_read(tensors, settings, name), backend_of(spec), spec, name=name)
 
 
-def read(weight: Weight) -> QuantTensor:
-    """Return the canonical form of a random weight."""
-    return _read(weight.tensors(), weight.settings(), "case")
+def read(weight: Weight) -> AnyWeight:
+    """Return a random weight as the reader of its format gives it."""
+    return _read(weight.tensors(), weight.settings(), CASE, (weight.k, weight.n))
 
 
-def _read(tensors: Mapping[str, torch.Tensor], settings: Mapping[str, Any], name: str) -> QuantTensor:
+def _read(
+    tensors: Mapping[str, torch.Tensor], settings: Mapping[str, Any], name: str, shape: tuple[int, int] | None = None
+) -> AnyWeight:
     config = parse(settings, source=name)
-    tensor: QuantTensor = find(config.method, config.format).read()(tensors, config, module=name)
+    k, n = shape or (None, None)
+    row = find(config.method, config.format, config.dialect)
+    tensor: AnyWeight = row.read()(tensors, config, module=name, k=k, n=n)
     return tensor

@@ -57,6 +57,11 @@ def normal_rows(case: Case, rows: int, *, heavy: bool = False) -> torch.Tensor:
     return x.to(getattr(torch, case.dtype))
 
 
+def expected(subject: Subject, x: torch.Tensor, bias: torch.Tensor | None = None) -> measure.Doubles:
+    """Return the float64 answer for x, quantized first where the method quantizes it."""
+    return measure.expected(subject.weight.inputs(x), subject.w64, bias)
+
+
 def one_hot_inputs(case: Case, weight: Weight, most: int = 256) -> torch.Tensor:
     """Return which inputs get a one-hot row: all of them, or a spread that touches each group twice."""
     if case.k <= most * 4:

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from support import layers, measure, peers, timing
-from support.cases import read_shape
+from support.cases import all_cases, read_shape
 from support.job import Job
-from support.weights import Recipe, Weight, random_weight
+from support.weights import Weight, random_weight
 
 from farm import statistics
 
@@ -43,8 +43,14 @@ def _dtype(job: Job) -> str:
 
 
 def _weight(job: Job, n: int, k: int) -> Weight:
-    row = next(r for r in job.record["accepts"] if 4 in r["bits"])
-    return random_weight(Recipe(job.record["method"], row["formats"][0], 4, GROUP, False, False, n, k), seed=17)
+    """Return a weight of 4 bits and groups of 128 where the record has such, else of what comes nearest to it."""
+    found = [case for case in all_cases(job.record, [(n, k)]) if (case.n, case.k) == (n, k)]
+    best = min(found, key=lambda c: (c.bits != 4, c.group_size != GROUP, c.sym, c.act_order, c.bias != "none"))
+    return random_weight(best.recipe, seed=17)
+
+
+def _stored_bytes(weight: Weight) -> int:
+    return sum(t.numel() * t.element_size() for t in weight.tensors().values())
 
 
 def _parity_first(job: Job, weight: Weight) -> None:
@@ -53,7 +59,7 @@ def _parity_first(job: Job, weight: Weight) -> None:
     for rows in (min(job.tier["bench_rows"]), max(job.tier["bench_rows"])):
         x = torch.randn(rows, weight.k, generator=torch.Generator().manual_seed(rows)).to(getattr(torch, dtype))
         with torch.no_grad():
-            found = measure.errors(layer(x), measure.expected(x, w64), x, w64)
+            found = measure.errors(layer(x), measure.expected(weight.inputs(x), w64), x, w64)
         wrong = measure.problems(found, measure.dense_error(x, w64), job.record, dtype)
         assert not wrong, f"M={rows}: {'; '.join(wrong)}"
 
@@ -62,7 +68,7 @@ def _copies(job: Job, weight: Weight) -> list[Any]:
     spec = layers.spec_of(job.record)
     backend = layers.backend_of(spec)
     tensor = layers.read(weight)
-    count = timing.copies_for(job.tier["cold_bytes"], weight.n * weight.k // 2)
+    count = timing.copies_for(job.tier["cold_bytes"], _stored_bytes(weight))
     return timing.prepared_copies(lambda: backend.prepare(tensor, torch.device("cpu")), count)
 
 
@@ -76,12 +82,13 @@ def _timed(job: Job, weight: Weight, copies: list[Any], rows: int, roof: float) 
         found = timing.interleave({job.backend: mine, SAME: mine, **others}, job.tier["rounds"])
     samples = found.samples[job.backend]
     epsilon = statistics.noise(samples, found.samples[SAME])
-    moved = weight.n * weight.k / 2 + weight.scales.nbytes + 2 * rows * (weight.n + weight.k)
+    moved = _stored_bytes(weight) + 2 * rows * (weight.n + weight.k)
     median = statistics.summary(samples)["median_us"]
     return {
         "n": weight.n,
         "k": weight.k,
-        "group_size": GROUP,
+        "group_size": weight.recipe.group_size,
+        "scheme": f"{weight.format} {weight.recipe.variant}".strip() + f" {weight.recipe.bits} bits",
         "m": rows,
         "dtype": dtype,
         **statistics.summary(samples),
