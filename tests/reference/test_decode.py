@@ -94,7 +94,7 @@ def test_an_awq_word_by_hand() -> None:
 
 def test_what_has_no_closed_form_is_refused() -> None:
     """The reference never decodes by a form that was not made for the format."""
-    for method, layout, bits in (("awq", "gemm", 8), ("gptq", "gptq_p", 4), ("awq", "gemv", 4)):
+    for method, layout, bits in (("awq", "gemm", 8), ("gptq", "bitblas", 4), ("awq", "gemv", 8)):
         with pytest.raises(ValueError, match="no closed form"):
             reference.decode({}, method=method, format=layout, bits=bits, group_size=32)
 

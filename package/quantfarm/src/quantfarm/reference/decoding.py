@@ -12,7 +12,15 @@ from quantfarm.reference.stored import Floats, Stored, Tensor, as_numpy
 CLOSED_FORMS: Mapping[tuple[METHOD, FORMAT], str] = {
     (METHOD.GPTQ, FORMAT.GPTQ): "closed_forms:gptq",
     (METHOD.GPTQ, FORMAT.GPTQ_V2): "closed_forms:gptq",
+    (METHOD.GPTQ, FORMAT.MARLIN): "closed_forms:gptq",
+    (METHOD.GPTQ, FORMAT.GPTQ_P): "planar:gptq_planar",
     (METHOD.AWQ, FORMAT.GEMM): "closed_forms:awq",
+    (METHOD.AWQ, FORMAT.MARLIN): "closed_forms:awq",
+    (METHOD.AWQ, FORMAT.GEMV): "awq_rows:gemv",
+    (METHOD.AWQ, FORMAT.GEMV_FAST): "awq_rows:gemv_fast",
+    (METHOD.AWQ, FORMAT.LLM_AWQ): "awq_rows:gemv_fast",
+    (METHOD.FP8, FORMAT.FP8): "narrow_floats:fp8",
+    (METHOD.BITSANDBYTES, FORMAT.BITSANDBYTES): "bitsandbytes:bitsandbytes",
 }
 """Pair to ``module:function`` in this folder; the function takes arrays and ``Stored``, returns float64 [N, K]."""
 
