@@ -110,7 +110,7 @@ def _show_kinds(
 
 @command(app, ConvertOptions)
 def convert(options: ConvertOptions) -> None:
-    """Quantize a dense checkpoint by rounding to nearest, and write it in a format that other programs read."""
+    """Round plain weights to nearest, or write a quantized checkpoint in another format without changing a weight."""
     from quantfarm.load.convert import convert as write
 
     result = write(
@@ -121,6 +121,9 @@ def convert(options: ConvertOptions) -> None:
         sym=options.sym,
         desc_act=options.desc_act,
         format=normalize_format(options.format),
+        modules_to_not_convert=tuple(options.leave or ()),
+        requantize=options.requantize,
+        force=options.force,
     )
     _show(str(result) if result is not None else f"wrote {options.target}")
 

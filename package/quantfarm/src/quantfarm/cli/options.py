@@ -44,15 +44,32 @@ class ExplainOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertOptions:
-    """What ``convert`` makes of a dense checkpoint."""
+    """What ``convert`` makes of a checkpoint."""
 
-    source: Annotated[Path, typer.Argument(help="A dense checkpoint folder.")]
+    source: Annotated[Path, typer.Argument(help="A checkpoint folder, plain or quantized, or a GGUF file.")]
     target: Annotated[Path, typer.Argument(help="The folder to write.")]
-    bits: Bits = 4
-    group_size: GroupSize = 128
-    sym: Sym = True
-    desc_act: DescAct = False
+    bits: Annotated[int | None, typer.Option(help="Code width; left out, 4 or what the source has.")] = None
+    group_size: Annotated[
+        int | None,
+        typer.Option(help="Inputs that share one scale, -1 for the whole row; left out, 128 or the source's."),
+    ] = None
+    sym: Annotated[
+        bool | None,
+        typer.Option("--sym/--asym", help="Symmetric codes or zero points; left out, --sym or the source's."),
+    ] = None
+    desc_act: Annotated[
+        bool | None, typer.Option("--desc-act/--no-desc-act", help="Groups in the order of activations.")
+    ] = None
     format: Annotated[str, typer.Option(help="How the codes lie on disk.")] = "gptq"
+    leave: Annotated[
+        list[str], typer.Option(help="A module, or part of its name, that stays dense; may be repeated.")
+    ] = None  # type: ignore[assignment]
+    requantize: Annotated[
+        bool, typer.Option("--requantize", help="Round a quantized source again; its weights change.")
+    ] = False
+    force: Annotated[
+        bool, typer.Option("--force", help="Write what readers of the format decode in different ways.")
+    ] = False
 
 
 def command(app: typer.Typer, record: type[Record]) -> Callable[[Callable[[Record], None]], Callable[[Record], None]]:

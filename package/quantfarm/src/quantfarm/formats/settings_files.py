@@ -51,6 +51,11 @@ def find_settings(folder: Path) -> tuple[Mapping[str, Any], str]:
     return merged, " and ".join(sources)
 
 
+def has_settings(folder: Path) -> bool:
+    """Say whether any of the places has quantization settings."""
+    return any(_read(folder / file, key) for file, key in PLACES)
+
+
 def _what_is_there(path: Path) -> str:
     return "a file" if path.exists() else "nothing"
 

@@ -14,6 +14,11 @@ import torch
 from torch import nn
 
 from quantfarm.errors import CheckpointError, MissingPackage
+from quantfarm.formats.config import find_settings, parse
+from quantfarm.formats.packed import packed_modules
+from quantfarm.formats.settings_files import has_settings
+from quantfarm.formats.table import find
+from quantfarm.formats.weights.base import Weight
 from quantfarm.load import skeleton
 from quantfarm.load.checkpoint import INDEX, open_checkpoint
 
@@ -31,6 +36,7 @@ class DenseSource:
         linear: modules that can be quantized, the output head left out.
         names: every tensor.
         tensor: reads one tensor.
+        shape: returns a tensor's shape without its values.
         copy_rest: writes tokenizer, generation settings and the like into a folder.
     """
 
@@ -39,6 +45,7 @@ class DenseSource:
     linear: tuple[str, ...]
     names: tuple[str, ...]
     tensor: Callable[[str], torch.Tensor]
+    shape: Callable[[str], tuple[int, ...]]
     copy_rest: Callable[[Path], None]
 
 
@@ -60,6 +67,46 @@ def open_source(path: Path) -> DenseSource:
     return _from_folder(path)
 
 
+def open_decoded(path: Path) -> DenseSource:
+    """Open a quantized source as plain weights, decoded to fp32, or a plain one as it is.
+
+    Raises:
+        As ``open_source``, and what the reader of the format raises.
+    """
+    if path.is_file() or not path.is_dir() or not has_settings(path):
+        return open_source(path)
+    settings, source = find_settings(path)
+    checkpoint, config = open_checkpoint(path), parse(settings, source=source)
+    packed = packed_modules(checkpoint.where, config)
+    taken = {name for names in packed.values() for name in names.values()}
+    kept = [name for name in checkpoint.where if name not in taken]
+    decoded = {f"{module}.weight": module for module in packed}
+    biases = {f"{module}.bias": names["bias"] for module, names in packed.items() if "bias" in names}
+
+    def read(module: str) -> Weight:
+        mine = config.for_module(module) or config
+        row = find(mine.method, mine.format, mine.dialect)
+        tensors = {suffix: checkpoint.tensor(name) for suffix, name in packed[module].items() if suffix in row.suffixes}
+        weight: Weight = row.read()(tensors, mine, module=module)
+        return weight
+
+    def tensor(name: str) -> torch.Tensor:
+        return read(decoded[name]).decoded().contiguous() if name in decoded else checkpoint.tensor(name)
+
+    def shape(name: str) -> tuple[int, ...]:
+        return (read(decoded[name]).n, read(decoded[name]).k) if name in decoded else checkpoint.shape(name)
+
+    return DenseSource(
+        label=str(path),
+        config=json.loads((path / "config.json").read_text(encoding="utf-8")),
+        linear=tuple(packed),
+        names=(*decoded, *biases, *kept),
+        tensor=tensor,
+        shape=shape,
+        copy_rest=lambda target: rest_of(path, target),
+    )
+
+
 def _from_folder(folder: Path) -> DenseSource:
     checkpoint = open_checkpoint(folder)
     model, _ = skeleton.build(folder, None, trust_remote_code=False, options={})
@@ -70,13 +117,8 @@ def _from_folder(folder: Path) -> DenseSource:
         raise CheckpointError(
             f"cannot quantize {folder}: it is quantized already",
             lines=[f"weights: needs plain ones, got {found}"],
-            remedy="name the folder of the original model",
+            remedy="name the folder of the original model, or pass requantize",
         )
-
-    def copy_rest(target: Path) -> None:
-        for file in folder.iterdir():
-            if file.is_file() and file.suffix not in _WEIGHTS and file.name not in _OWN:
-                shutil.copyfile(file, target / file.name)
 
     return DenseSource(
         label=str(folder),
@@ -84,8 +126,16 @@ def _from_folder(folder: Path) -> DenseSource:
         linear=_linear_modules(model, checkpoint.where),
         names=tuple(checkpoint.where),
         tensor=checkpoint.tensor,
-        copy_rest=copy_rest,
+        shape=checkpoint.shape,
+        copy_rest=lambda target: rest_of(folder, target),
     )
+
+
+def rest_of(folder: Path, target: Path) -> None:
+    """Copy what lies beside the weights: tokenizer, generation settings, code of the model."""
+    for file in folder.iterdir():
+        if file.is_file() and file.suffix not in _WEIGHTS and file.name not in _OWN:
+            shutil.copyfile(file, target / file.name)
 
 
 def _from_gguf(path: Path) -> DenseSource:
@@ -110,6 +160,7 @@ def _from_gguf(path: Path) -> DenseSource:
         linear=_linear_modules(model, state),
         names=tuple(state),
         tensor=state.__getitem__,
+        shape=lambda name: tuple(state[name].shape),
         copy_rest=copy_rest,
     )
 
