@@ -29,7 +29,7 @@ def _converted(job: Job) -> Path:
     folder = Path(job.scratch) / "gptq-4bit"
     if not (folder / "config.json").exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        convert(_source(job), folder, bits=4, group_size=64, sym=True)
+        convert(_source(job), folder, bits=4, group_size=64, sym=True, requantize=True)
     return folder
 
 
