@@ -91,11 +91,13 @@ def dense(tensor: QuantTensor) -> torch.Tensor:
 
 
 def records(*, training: bool | None = None) -> list[Any]:
-    """Return one record per kernel whose code is present here, as parameters with the kernel as id."""
+    """Return one record per kernel of affine codes whose code is present here, as parameters with its name as id."""
     import pytest
 
     found = {}
     for spec in implemented_records():
+        if spec.method not in (METHOD.GPTQ, METHOD.AWQ):
+            continue
         present = spec.artifact.kind is ArtifactKind.NONE or load_library(spec.artifact.library).status == "loaded"
         if present and (training is None or spec.features.training is training):
             found.setdefault(spec.kernel, pytest.param(spec, id=spec.kernel))

@@ -41,6 +41,8 @@ DIFFERENCES: dict[tuple[str, str], str] = {
     ("awq_torch", "activations"): "our kernel also takes fp32",
     ("marlin-awq", "bits"): "no writer makes AWQ files of 8 bits",
     ("machete-awq", "bits"): "no writer makes AWQ files of 8 bits",
+    ("paroquant_cuda", "k_multiple"): "inputs are turned in pairs",
+    ("paroquant_cuda", "n_multiple"): "AWQ words hold eight columns",
     ("gptq_bitblas", "targets"): "a target newer than the package knows is refused, not lowered quietly",
     ("awq_bitblas", "targets"): "a target newer than the package knows is refused, not lowered quietly",
     ("qqq", "devices"): "a family that is declared and refused when it runs is not declared",

@@ -104,6 +104,19 @@ FORMATS: tuple[FormatRow, ...] = (
         tensors=_QZEROS,
         optional=("bias",),
     ),
+    FormatRow(
+        format=FORMAT.PAROQUANT,
+        methods=(METHOD.PARO,),
+        bits=(4,),
+        reader="quantfarm.formats.paroquant:read",
+        writer="quantfarm.formats.paroquant:write",
+        facts="quantfarm.formats.settings.paroquant:facts",
+        markers=("qweight",),
+        tensors=("qweight", "scales", "theta", "pairs", "channel_scales"),
+        optional=("qzeros", "bias"),
+        settings="quantfarm.formats.settings.paroquant:settings",
+        keys=("krot",),
+    ),
 )
 """Every layout this version reads, in the order in which messages list them."""
 

@@ -15,6 +15,7 @@ import torch
 
 from quantfarm.formats.quant_tensor import QuantTensor
 from quantfarm.formats.weights.base import Weight
+from quantfarm.formats.weights.rotated import RotatedWeight
 
 _WORD = 32
 _MAGIC_BITS = 0x4B000000
@@ -42,6 +43,8 @@ class Tile(NamedTuple):
 
 def multiply(x: torch.Tensor, weight: Weight) -> torch.Tensor:
     """Return x W^T in fp32: x [M, K] of any float dtype to [M, N]."""
+    if isinstance(weight, RotatedWeight):
+        return multiply(weight.rotated(x), weight.inner)
     if not isinstance(weight, QuantTensor):
         return multiply_rows(x, weight.decoded, weight.n, weight.row_block)
     wide = x.to(torch.float32)
@@ -53,6 +56,8 @@ def multiply(x: torch.Tensor, weight: Weight) -> torch.Tensor:
 
 def multiply_transposed(y: torch.Tensor, weight: Weight) -> torch.Tensor:
     """Return y W in fp32: y [M, N] of any float dtype to [M, K]; the gradient of the input."""
+    if isinstance(weight, RotatedWeight):
+        return weight.rotated_back(multiply_transposed(y, weight.inner))
     if not isinstance(weight, QuantTensor):
         return multiply_rows_transposed(y, weight.decoded, weight.k, weight.row_block)
     wide = y.to(torch.float32)

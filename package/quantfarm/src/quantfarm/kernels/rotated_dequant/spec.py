@@ -3,7 +3,7 @@
 from quantfarm.declare.names import BACKEND, FORMAT, METHOD
 from quantfarm.declare.parts import ANYWHERE, LICENCE, MAINTAINERS, PORTABLE, ROTATED, TORCH
 from quantfarm.declare.scheme import WeightKind
-from quantfarm.declare.spec import UNDECLARED, Accepts, Features, KernelSpec, ShapeRule
+from quantfarm.declare.spec import Accepts, Features, KernelSpec, ShapeRule
 
 _FEATURES = Features(
     bias=True,
@@ -11,8 +11,8 @@ _FEATURES = Features(
     adapters=("lora",),
     sharded_load=True,
     raw_packing=True,
-    deterministic=UNDECLARED,
-    keeps_source=UNDECLARED,
+    deterministic=True,
+    keeps_source=False,
 )
 
 PARO = KernelSpec(
@@ -31,7 +31,7 @@ PARO = KernelSpec(
     ),
     pack_dtypes=("int32",),
     activations=("float16", "bfloat16"),
-    shape=ShapeRule(k_multiple=1, n_multiple=1, k_min=1, n_min=1, pads_k=False, short_last_group=False),
+    shape=ShapeRule(k_multiple=2, n_multiple=8, k_min=2, n_min=8, pads_k=False, short_last_group=False),
     devices=ANYWHERE,
     platforms=(),
     device_limits={},
@@ -42,7 +42,7 @@ PARO = KernelSpec(
     features=_FEATURES,
     tolerance=ROTATED,
     priorities={FORMAT.PAROQUANT: 55},
-    origin="declared from the contract; no code yet",
+    origin="own work",
     licence=LICENCE,
     maintainers=MAINTAINERS,
     notes=("declared for every device in spite of the backend's name",),
