@@ -58,6 +58,7 @@ class Tier(_Strict):
     cell_limit_s: int = Field(gt=0)
     kinds: list[Kind] = Field(min_length=1)
     shapes: list[ShapeText] = Field(min_length=1)
+    memory_shape: ShapeText | None = None
     thorough: bool
     rows: list[int] = Field(min_length=1)
     bench_shapes: list[ShapeText]
