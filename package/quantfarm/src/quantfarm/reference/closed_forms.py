@@ -33,8 +33,8 @@ def awq(arrays: Arrays, says: Stored) -> Floats:
     widths = (4, 8) if normalize_format(says.format) is FORMAT.MARLIN else (4,)
     if says.bits not in widths:
         raise ValueError(f"no closed form for AWQ {says.format} of {says.bits} bits")
-    q = _awq_fields(unsigned(arrays["qweight"]), says.bits)
-    z = _awq_fields(unsigned(arrays["qzeros"]), says.bits)
+    q = awq_fields(unsigned(arrays["qweight"]), says.bits)
+    z = awq_fields(unsigned(arrays["qzeros"]), says.bits)
     return affine(q, z, group_of_inputs(arrays, says, q.shape[0]), arrays["scales"])
 
 
@@ -98,7 +98,7 @@ def _fields_of_three_bits(words: Integers) -> Integers:
     return found
 
 
-def _awq_fields(words: Integers, bits: int) -> Integers:
+def awq_fields(words: Integers, bits: int) -> Integers:
     """Decode the outputs of each word: output P*c + j of word c lies in the field that the table gives for j."""
     per_word = 32 // bits
     found = np.zeros((words.shape[0], words.shape[1] * per_word), dtype=np.int64)

@@ -20,6 +20,11 @@ CLOSED_FORMS: Mapping[tuple[METHOD, FORMAT], str] = {
     (METHOD.AWQ, FORMAT.GEMV_FAST): "awq_rows:gemv_fast",
     (METHOD.AWQ, FORMAT.LLM_AWQ): "awq_rows:gemv_fast",
     (METHOD.FP8, FORMAT.FP8): "narrow_floats:fp8",
+    (METHOD.QQQ, FORMAT.QQQ): "int8_products:qqq",
+    (METHOD.GGUF, FORMAT.GGUF): "gguf_rows:gguf",
+    (METHOD.EXL3, FORMAT.EXL3): "trellis:exl3",
+    (METHOD.VPTQ, FORMAT.VPTQ): "vectors:vptq",
+    (METHOD.PARO, FORMAT.PAROQUANT): "rotated:paroquant",
     (METHOD.BITSANDBYTES, FORMAT.BITSANDBYTES): "bitsandbytes:bitsandbytes",
 }
 """Pair to ``module:function`` in this folder; the function takes arrays and ``Stored``, returns float64 [N, K]."""
