@@ -20,7 +20,7 @@ from farm import places
 from farm.errors import RunnerLost, WheelDiffers
 from farm.wheel import Wheel
 
-EXTRAS = ("transformers", "gguf")
+EXTRAS = ("transformers", "gguf", "bitsandbytes")
 """Extras of the front that the cells need."""
 
 TOOLS = ("pytest", "sentencepiece")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -100,3 +102,22 @@ def test_the_same_call_gives_the_same_bits(spec: KernelSpec, case: Case) -> None
         first = layer(x)
         assert all(torch.equal(layer(x), first) for _ in range(19))
     assert backend_of(spec).calls() - before == 20
+
+
+@EVERY
+def test_r29_partial_sums_above_the_range_of_fp16_stay_finite(spec: KernelSpec, case: Case) -> None:
+    """R29: half of K adds up to 90000, which fp16 can not hold, the other half takes it away; about 100 is left."""
+    if "float16" not in spec.activations:
+        pytest.skip("the record takes no fp16")
+    weight, layer = build(spec, replace(case, k=1024, dtype="float16"))
+    row = weight.dense()[0]
+    sign = np.where(row < 0, -1.0, 1.0)
+    lower, upper = np.abs(row[:512]).sum(), np.abs(row[512:]).sum()
+    x = np.concatenate([sign[:512] * 90000 / lower, -sign[512:] * 89900 / upper])
+    assert np.abs(x).max() < 60000
+    given = torch.from_numpy(x).to(torch.float16).unsqueeze(0)
+    wanted = measure.expected(weight.inputs(given), weight.dense())[0, 0]
+    with torch.no_grad():
+        actual = float(layer.compute(given, None)[0, 0])
+    # What 16 bits of activation leave of such a sum; an fp16 sum would be infinite.
+    assert abs(actual - wanted) <= 90000 * 2.0**-15 + abs(wanted) * 2.0**-10
