@@ -17,7 +17,7 @@ FARM_LIGHT = {"runner", "evidence", "statistics", "cells"}
 """Modules of the farm that also run on machines without network, with the light set of packages only."""
 
 _LOW = {"declare", "errors"}
-_WEIGHTS = {"formats.quant_tensor", "formats.weights", "formats.packing"}
+_WEIGHTS = {"formats.quant_tensor", "formats.weights", "formats.packing", "formats.packing_trellis"}
 ARROWS: dict[str, set[str]] = {
     "declare": {"declare"},
     "errors": {"declare"},

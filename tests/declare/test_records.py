@@ -45,6 +45,7 @@ DIFFERENCES: dict[tuple[str, str], str] = {
     ("paroquant_cuda", "n_multiple"): "AWQ words hold eight columns",
     ("gptq_bitblas", "targets"): "a target newer than the package knows is refused, not lowered quietly",
     ("awq_bitblas", "targets"): "a target newer than the package knows is refused, not lowered quietly",
+    ("exl3_torch", "platforms"): "the path is torch alone, and torch runs on every platform",
     ("qqq", "devices"): "a family that is declared and refused when it runs is not declared",
     **{
         (spec.name, "desc_act"): NO_INDEX

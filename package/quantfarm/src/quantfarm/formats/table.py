@@ -117,6 +117,20 @@ FORMATS: tuple[FormatRow, ...] = (
         settings="quantfarm.formats.settings.paroquant:settings",
         keys=("krot",),
     ),
+    FormatRow(
+        format=FORMAT.EXL3,
+        methods=(METHOD.EXL3,),
+        bits=(1, 2, 3, 4, 5, 6, 7, 8),
+        reader="quantfarm.formats.exl3:read",
+        writer="quantfarm.formats.exl3:write",
+        facts="quantfarm.formats.settings.exl3:facts",
+        markers=("trellis",),
+        tensors=("trellis",),
+        # The reader refuses ``scale``, which only the earliest files have, so it has to see it.
+        optional=("suh", "svh", "su", "sv", "mcg", "mul1", "bias", "scale"),
+        settings="quantfarm.formats.settings.exl3:settings",
+        keys=("bits", "head_bits", "out_scales", "codebook", "tensor_storage", "calibration", "version"),
+    ),
 )
 """Every layout this version reads, in the order in which messages list them."""
 

@@ -3,7 +3,7 @@
 from quantfarm.declare.names import BACKEND, FORMAT, METHOD
 from quantfarm.declare.parts import ANYWHERE, LICENCE, MAINTAINERS, PORTABLE, TORCH, TRELLIS
 from quantfarm.declare.scheme import WeightKind
-from quantfarm.declare.spec import UNDECLARED, Accepts, Features, KernelSpec, ShapeRule
+from quantfarm.declare.spec import Accepts, Features, KernelSpec, ShapeRule
 
 _FEATURES = Features(
     bias=True,
@@ -11,8 +11,8 @@ _FEATURES = Features(
     adapters=(),
     sharded_load=True,
     raw_packing=False,
-    deterministic=UNDECLARED,
-    keeps_source=UNDECLARED,
+    deterministic=True,
+    keeps_source=True,
 )
 
 EXL3 = KernelSpec(
@@ -33,7 +33,7 @@ EXL3 = KernelSpec(
     activations=("float16", "bfloat16", "float32"),
     shape=ShapeRule(k_multiple=128, n_multiple=128, k_min=128, n_min=128, pads_k=False, short_last_group=False),
     devices=ANYWHERE,
-    platforms=UNDECLARED,
+    platforms=(),
     device_limits={},
     cpu_features=(),
     artifact=PORTABLE,
@@ -42,7 +42,7 @@ EXL3 = KernelSpec(
     features=_FEATURES,
     tolerance=TRELLIS,
     priorities={},
-    origin="declared from the contract; no code yet",
+    origin="own work",
     licence=LICENCE,
     maintainers=MAINTAINERS,
     on_request="a rule of the format decides when it is tried",
