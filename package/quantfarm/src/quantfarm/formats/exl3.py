@@ -58,7 +58,11 @@ def read(
     k = trellis.shape[0] * TILE if k is None else k
     n = trellis.shape[1] * TILE if n is None else n
     details = config.details
-    lines = [*_shape_lines(tensors, k, n), *_mark_lines(tensors, details, module), *_storage_lines(tensors, details, module)]
+    lines = [
+        *_shape_lines(tensors, k, n),
+        *_mark_lines(tensors, details, module),
+        *_storage_lines(tensors, details, module),
+    ]
     shapes.refuse(module, lines, config.source)
     scales = [_scales(tensors, *names) for names in (("suh", "su"), ("svh", "sv"))]
     shapes.refuse(module, [*_not_finite("suh", scales[0]), *_not_finite("svh", scales[1])], config.source)

@@ -101,7 +101,7 @@ def codebook_table(codebook: Codebook, device: torch.device) -> torch.Tensor:
     product = torch.arange(_STATES, dtype=torch.int64) * MULTIPLIERS[codebook]
     if codebook is Codebook.MUL1:
         hashed = product & _WORD
-        total = sum((hashed >> shift) & 0xFF for shift in (0, 8, 16, 24))
+        total = (hashed & 0xFF) + (hashed >> 8 & 0xFF) + (hashed >> 16 & 0xFF) + (hashed >> 24)
         value = _halves(_BYTE_SUM + total) * _halves(torch.tensor(_FACTOR)) + _halves(torch.tensor(_OFFSET))
     else:
         added = _ADDED if codebook is Codebook.THREE_INST else 0
