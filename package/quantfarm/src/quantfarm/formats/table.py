@@ -131,6 +131,18 @@ FORMATS: tuple[FormatRow, ...] = (
         settings="quantfarm.formats.settings.exl3:settings",
         keys=("bits", "head_bits", "out_scales", "codebook", "tensor_storage", "calibration", "version"),
     ),
+    FormatRow(
+        format=FORMAT.QQQ,
+        methods=(METHOD.QQQ,),
+        bits=(4,),
+        reader="quantfarm.formats.qqq:read",
+        writer="quantfarm.formats.qqq:write",
+        facts="quantfarm.formats.settings.qqq:facts",
+        markers=("B", "s_channel"),
+        tensors=("B", "s_channel"),
+        optional=("s_group", "bias"),
+        settings="quantfarm.formats.settings.qqq:settings",
+    ),
 )
 """Every layout this version reads, in the order in which messages list them."""
 

@@ -19,7 +19,7 @@ from quantfarm.formats.weights.rotated import RotatedWeight
 
 _WORD = 32
 _MAGIC_BITS = 0x4B000000
-_MAGIC = float(1 << 23)
+MAGIC = float(1 << 23)
 _COLUMNS = 4096
 _FEW_ROWS = 16
 _SMALL_TILE = 1 << 19
@@ -101,7 +101,7 @@ def tiles(tensor: QuantTensor, rows: int) -> Iterator[Tile]:
         n1 = min(n0 + columns, tensor.n)
         block = _Columns(
             codes=packed[:, n0:n1],
-            zeros=tensor.zeros[:, n0:n1].to(torch.float32).add_(_MAGIC),
+            zeros=tensor.zeros[:, n0:n1].to(torch.float32).add_(MAGIC),
             scales=tensor.scales[:, n0:n1].to(torch.float32),
             offsets=None if tensor.offsets is None else tensor.offsets[:, n0:n1].to(torch.float32),
         )
@@ -121,7 +121,7 @@ class _Columns(NamedTuple):
 
 def _decoded(tensor: QuantTensor, block: _Columns, k0: int, k1: int) -> torch.Tensor:
     """Decode ``(q - z) * s`` of rows ``k0:k1`` as fp32 [k1 - k0, n]; ``k0`` is a multiple of 32."""
-    values = _codes_as_magic(block.codes, tensor.scheme.bits, k0, k1)
+    values = codes_as_magic(block.codes, tensor.scheme.bits, k0, k1)
     size = tensor.group_size
     if tensor.g_idx is None and k0 % size == 0 and (k1 - k0) % size == 0:
         chosen = slice(k0 // size, k1 // size)
@@ -149,7 +149,7 @@ def _tile_rows(tensor: QuantTensor, wanted: int) -> int:
     return max(wanted // unit, 1) * unit
 
 
-def _codes_as_magic(packed: torch.Tensor, bits: int, k0: int, k1: int) -> torch.Tensor:
+def codes_as_magic(packed: torch.Tensor, bits: int, k0: int, k1: int) -> torch.Tensor:
     """Unpack rows ``k0:k1`` to fp32 [k1 - k0, n] holding 2^23 + code. ``packed`` is int32 [ceil(K*bits/32), n]."""
     mask = (1 << bits) - 1
     words = packed[k0 * bits // _WORD : -(-k1 * bits // _WORD)]

@@ -3,7 +3,7 @@
 from quantfarm.declare.names import BACKEND, FORMAT, METHOD
 from quantfarm.declare.parts import ANYWHERE, LICENCE, MAINTAINERS, PORTABLE, TORCH, W4A8
 from quantfarm.declare.scheme import WeightKind
-from quantfarm.declare.spec import UNDECLARED, Accepts, Features, KernelSpec, ShapeRule
+from quantfarm.declare.spec import Accepts, Features, KernelSpec, ShapeRule
 
 _FEATURES = Features(
     bias=True,
@@ -11,8 +11,8 @@ _FEATURES = Features(
     adapters=("lora",),
     sharded_load=True,
     raw_packing=True,
-    deterministic=UNDECLARED,
-    keeps_source=UNDECLARED,
+    deterministic=True,
+    keeps_source=False,
 )
 
 QQQ = KernelSpec(
@@ -50,7 +50,7 @@ QQQ = KernelSpec(
     features=_FEATURES,
     tolerance=W4A8,
     priorities={FORMAT.QQQ: 90},
-    origin="declared from the contract; no code yet",
+    origin="own work",
     licence=LICENCE,
     maintainers=MAINTAINERS,
 )
