@@ -10,15 +10,18 @@ import numpy as np
 import pytest
 import torch
 from formats.makers import random_scales, random_words, settings
+from reference.judging import judged
 
 from quantfarm import reference
+from quantfarm.declare.spec import Tolerance
 from quantfarm.formats import gptq
 from quantfarm.formats.quant_tensor import QuantTensor
 
 CONFIG = settings(checkpoint_format="gptq_v2")
-CAP = 5e-4
-FLOOR = CAP / 2
-"""The loosest tolerance that the contract allows for 16-bit activations: cap of its family, floor at half of it."""
+LOOSEST = Tolerance(
+    derivation="cap of the family, floor at half of it", cap={"float16": 5e-4}, floor={"float16": 2.5e-4}
+)
+"""The loosest tolerance that the contract allows for 16-bit activations."""
 
 SHAPES = [(64, 8), (1536, 576)]
 
@@ -80,18 +83,6 @@ def sign_dragged_in(tensor: QuantTensor) -> torch.Tensor:
     return w
 
 
-def judged(w: torch.Tensor, w64: np.ndarray, dtype: torch.dtype) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the verdict on random rows and on one-hot rows of a product with one rounding."""
-    k = w.shape[1]
-    x = torch.randn(17, k, generator=torch.Generator().manual_seed(5)).to(dtype)
-    figures = reference.errors((x.to(torch.float32) @ w.t()).to(dtype), reference.linear(x, w64))
-    rows = reference.verdict(figures, reference.dense_error(x, w64, dtype), CAP, FLOOR)
-    places = [*range(16), *range(k - 16, k)]
-    one_hot = torch.eye(k, dtype=dtype)[places]
-    columns = reference.column_verdict((one_hot.to(torch.float32) @ w.t()).to(dtype), w64.T[places])
-    return rows, columns
-
-
 @functools.cache
 def clean(k: int, n: int) -> tuple[QuantTensor, np.ndarray]:
     """Return the read tensor and its float64 weight, once per shape."""
@@ -104,7 +95,7 @@ def clean(k: int, n: int) -> tuple[QuantTensor, np.ndarray]:
 def test_a_right_product_passes(k: int, n: int) -> None:
     """Without an error both judgements are silent."""
     tensor, w64 = clean(k, n)
-    assert judged(tensor.decoded(), w64, torch.float16) == ((), ())
+    assert judged(tensor.decoded(), w64, torch.float16, LOOSEST) == ((), ())
 
 
 @pytest.mark.parametrize(("k", "n"), SHAPES)
@@ -124,6 +115,6 @@ def test_an_injected_error_is_seen(
 ) -> None:
     """E1, E2, E3, E4 and E8: one-hot rows see each of them; e sees those that touch a whole group."""
     tensor, w64 = clean(k, n)
-    rows, columns = judged(inject(tensor), w64, torch.float16)
+    rows, columns = judged(inject(tensor), w64, torch.float16, LOOSEST)
     assert columns != ()
     assert rows != () or not by_rows
