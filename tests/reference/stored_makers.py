@@ -108,7 +108,7 @@ def qqq(rng: np.random.Generator, k: int, n: int, *, size: int = 128) -> Made:
     groups = halves(rng, k // 128, n, low=4.0, high=18.0) if size == 128 else torch.zeros(0, dtype=torch.float16)
     channels = torch.from_numpy(rng.uniform(0.5, 1.5, (1, n)).astype(np.float32)) / 128
     tensors = {"B": words(rng, k // 16, 2 * n), "s_channel": channels, "s_group": groups}
-    return Made(tensors=tensors, says={"method": "qqq", "format": "qqq", "bits": 4, "group_size": size})
+    return Made(tensors=tensors, says={"method": "qqq", "format": "qqq", "bits": 4, "group_size": size, "sym": True})
 
 
 def bitsandbytes(

@@ -9,7 +9,7 @@ import pytest
 from quantfarm import reference
 from quantfarm.reference.gguf_rows import TYPES
 
-OWN = {"q1_0", "q1_0_g128", "q2_0", "f32", "f16"}
+OWN = {"q1_0", "q1_0_g32", "q1_0_g128", "q2_0", "q2_0_g64", "q2_0_g128", "f32", "f16"}
 """Types that the package does not decode as blocks; they are tested by hand."""
 
 
@@ -34,6 +34,11 @@ def test_random_bytes_decode_as_in_the_package(kind: str) -> None:
     assert finite.mean() > 0.8
     assert np.array_equal(np.isfinite(narrow), finite)
     assert (np.abs(decoded - wanted)[finite] <= 1e-6 * np.abs(wanted[finite])).all()
+
+
+def test_every_type_of_the_package_has_a_closed_form() -> None:
+    """The package decodes no type that has none here."""
+    assert {member.name.lower() for member in gguf.quants._type_traits} <= set(TYPES)
 
 
 def test_plain_floats_are_what_they_are() -> None:

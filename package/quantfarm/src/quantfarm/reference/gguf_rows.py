@@ -21,8 +21,11 @@ TYPES: Mapping[str, tuple[tuple[int, int, Callable[[Integers], Floats]], ...]] =
     "q5_1": ((32, 24, plain.q5_1),),
     "q8_0": ((32, 34, plain.q8_0),),
     "q1_0": ((32, 6, plain.q1_0), (128, 18, plain.q1_0)),
+    "q1_0_g32": ((32, 6, plain.q1_0),),
     "q1_0_g128": ((128, 18, plain.q1_0),),
     "q2_0": ((64, 18, plain.q2_0), (128, 34, plain.q2_0)),
+    "q2_0_g64": ((64, 18, plain.q2_0),),
+    "q2_0_g128": ((128, 34, plain.q2_0),),
     "tq1_0": ((256, 54, plain.tq1_0),),
     "tq2_0": ((256, 66, plain.tq2_0),),
     "mxfp4": ((32, 17, plain.mxfp4),),
@@ -34,6 +37,13 @@ TYPES: Mapping[str, tuple[tuple[int, int, Callable[[Integers], Floats]], ...]] =
     "q6_k": ((256, 210, super_blocks.q6_k),),
     "iq4_nl": ((32, 18, codebooks.iq4_nl),),
     "iq4_xs": ((256, 136, codebooks.iq4_xs),),
+    "iq2_xxs": ((256, 66, codebooks.iq2_xxs),),
+    "iq2_xs": ((256, 74, codebooks.iq2_xs),),
+    "iq2_s": ((256, 82, codebooks.iq2_s),),
+    "iq3_xxs": ((256, 98, codebooks.iq3_xxs),),
+    "iq3_s": ((256, 110, codebooks.iq3_s),),
+    "iq1_s": ((256, 50, codebooks.iq1_s),),
+    "iq1_m": ((256, 56, codebooks.iq1_m),),
 }
 """Type to the blocks it may have: elements, bytes, and the closed form of a block."""
 
