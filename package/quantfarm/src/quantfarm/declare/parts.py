@@ -58,11 +58,6 @@ NARROW_FLOAT = Tolerance(
     cap={"float16": 1e-3, "bfloat16": 2e-3},
     floor={"float16": 2.5e-4, "bfloat16": 5e-4},
 )
-SCALED = Tolerance(
-    derivation="FP8 scaled matmul, two-level accumulation",
-    cap={"float16": 2e-3, "bfloat16": 2e-3, "float32": 2e-3},
-    floor={"float16": 5e-4, "bfloat16": 5e-4, "float32": 5e-4},
-)
 EXACT = Tolerance(
     derivation="lossless codec, then the dense product",
     cap={"bfloat16": 2e-3},

@@ -18,7 +18,7 @@ from packaging.version import InvalidVersion, Version
 from quantfarm.declare.names import FORMAT, METHOD
 from quantfarm.errors import ConfigError
 from quantfarm.formats import rules
-from quantfarm.formats.dialects import QUANTIZER_ONLY, SPELLINGS, canonical, integer, translated, wrong
+from quantfarm.formats.dialects import INNER_TYPES, QUANTIZER_ONLY, SPELLINGS, canonical, integer, translated, wrong
 from quantfarm.formats.rules import DynamicRule
 from quantfarm.formats.settings_files import find_settings
 from quantfarm.formats.table import find, rule_of, usual_format
@@ -130,6 +130,8 @@ class QuantConfig:
         }
         if self.method is METHOD.AWQ:
             settings |= {"zero_point": not self.sym, "version": self.format.value}
+        if self.code_type and self.method in INNER_TYPES:
+            settings["format"] = self.code_type
         if self.modules_to_not_convert:
             settings["modules_to_not_convert"] = list(self.modules_to_not_convert)
         if self.dynamic:

@@ -70,11 +70,23 @@ def _lines(tensor: torch.Tensor | None, entry: Expected) -> Iterator[str]:
             yield line(entry.name, "tensor", [side.needed for side in entry.sides], "none")
         return
     if tensor.dtype not in entry.dtypes:
-        names = " or ".join(str(d).removeprefix("torch.") for d in entry.dtypes)
-        yield line(entry.name, "dtype", names, str(tensor.dtype).removeprefix("torch."))
+        yield line(entry.name, "dtype", _names(entry.dtypes), _names((tensor.dtype,)))
     if tensor.dim() != len(entry.sides):
         yield line(entry.name, "shape", [side.needed for side in entry.sides], list(tensor.shape))
         return
     for side, got in zip(entry.sides, tensor.shape, strict=True):
         if side.needed != got:
             yield line(entry.name, side.counts, f"{side.needed} ({side.because})", got)
+
+
+def wrong_dtypes(tensors: Mapping[str, torch.Tensor], dtypes: Mapping[str, Sequence[torch.dtype]]) -> list[str]:
+    """Return one line per tensor that is there and has none of its dtypes."""
+    return [
+        line(name, "dtype", _names(known), _names((tensors[name].dtype,)))
+        for name, known in dtypes.items()
+        if name in tensors and tensors[name].dtype not in known
+    ]
+
+
+def _names(dtypes: Sequence[torch.dtype]) -> str:
+    return " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)

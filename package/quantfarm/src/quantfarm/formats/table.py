@@ -73,6 +73,11 @@ class FormatRow:
 
 
 _AFFINE_FACTS = "quantfarm.formats.settings.affine:facts"
+_FP8_SCALES = ("weight_scale_inv", "weight_scale", "scale")
+_FP8_KEYS = (
+    *("weight_scale_method", "weight_block_size", "weight_scale_semantics", "weight_global_scale_semantics"),
+    *("fmt", "activation_scheme", "scale_fmt", "ignored_layers", "kv_cache_scheme", "dialect_notes"),
+)
 _QZEROS = ("qweight", "qzeros", "scales")
 
 
@@ -142,6 +147,19 @@ FORMATS: tuple[FormatRow, ...] = (
         tensors=("B", "s_channel"),
         optional=("s_group", "bias"),
         settings="quantfarm.formats.settings.qqq:settings",
+    ),
+    FormatRow(
+        format=FORMAT.FP8,
+        methods=(METHOD.FP8,),
+        bits=(8,),
+        reader="quantfarm.formats.fp8:read",
+        writer="quantfarm.formats.fp8:write",
+        facts="quantfarm.formats.settings.fp8:facts",
+        markers=_FP8_SCALES,
+        tensors=("weight",),
+        optional=(*_FP8_SCALES, "input_scale", "bias"),
+        settings="quantfarm.formats.settings.fp8:settings",
+        keys=_FP8_KEYS,
     ),
 )
 """Every layout this version reads, in the order in which messages list them."""

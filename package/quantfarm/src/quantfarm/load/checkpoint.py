@@ -56,10 +56,17 @@ class Checkpoint:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return a tensor's shape without reading its values."""
+        return tuple(self._slice(name).get_shape())
+
+    def dtype(self, name: str) -> str:
+        """Return a tensor's dtype in the spelling of safetensors, such as ``BF16`` or ``F8_E4M3``."""
+        return str(self._slice(name).get_dtype())
+
+    def _slice(self, name: str) -> Any:
         path = self.where[name]
         if path not in self._handles:
             self._handles[path] = safe_open(path, framework="pt")
-        return tuple(self._handles[path].get_slice(name).get_shape())
+        return self._handles[path].get_slice(name)
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:

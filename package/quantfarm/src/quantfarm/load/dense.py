@@ -16,6 +16,8 @@ from quantfarm.runtime.linear import QuantLinear
 _FORGOTTEN = (r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$", r"\.attn\.(masked_)?bias$")
 """Tensors that older writers stored and models compute by themselves today."""
 
+_PLAIN = ("F16", "BF16", "F32", "F64")
+
 
 def fill(model: nn.Module, checkpoint: Checkpoint, used: set[str], device: torch.device) -> list[str]:
     """Load every plain tensor that the model has a place for, tie what is to be tied, and refuse what stays empty.
@@ -69,6 +71,12 @@ def _check_shapes(model: nn.Module, checkpoint: Checkpoint, names: Iterable[str]
         f"{name}: needs {list(places[name].shape)}, got {list(checkpoint.shape(name))}"
         for name in names
         if tuple(places[name].shape) != checkpoint.shape(name)
+    ]
+    # Codes whose scale is missing would be taken for values.
+    lines += [
+        f"{name}: needs a float of 16 bits or more, got {dtype} without a scale beside it"
+        for name in names
+        if places[name].is_floating_point() and (dtype := checkpoint.dtype(name)) not in _PLAIN
     ]
     if lines:
         raise TensorMismatch(

@@ -1,18 +1,23 @@
 """Declarations of FP8 weights with a scale for the tensor, for a row or for a block."""
 
 from quantfarm.declare.names import BACKEND, DEVICE, FORMAT, METHOD
-from quantfarm.declare.parts import LICENCE, MAINTAINERS, PORTABLE, SCALED, TORCH, UNGATED
+from quantfarm.declare.parts import LICENCE, MAINTAINERS, PORTABLE, TORCH, UNGATED
 from quantfarm.declare.scheme import WeightKind
-from quantfarm.declare.spec import UNDECLARED, Accepts, Features, KernelSpec, ShapeRule
+from quantfarm.declare.spec import Accepts, Features, KernelSpec, ShapeRule, Tolerance
 
+_TOLERANCE = Tolerance(
+    derivation="narrow floats A16, weights decoded and reduced in fp32",
+    cap={"float16": 5e-4, "bfloat16": 2e-3, "float32": 2e-6},
+    floor={"float16": 1e-4, "bfloat16": 5e-4, "float32": 1e-6},
+)
 _FEATURES = Features(
     bias=True,
     training=True,
     adapters=("lora",),
     sharded_load=True,
     raw_packing=True,
-    deterministic=UNDECLARED,
-    keeps_source=UNDECLARED,
+    deterministic=True,
+    keeps_source=True,
 )
 
 FP8 = KernelSpec(
@@ -40,10 +45,10 @@ FP8 = KernelSpec(
     toolchain=TORCH,
     dependencies={},
     features=_FEATURES,
-    tolerance=SCALED,
+    tolerance=_TOLERANCE,
     priorities={FORMAT.FP8: 15},
-    origin="declared from the contract; no code yet",
+    origin="own work",
     licence=LICENCE,
     maintainers=MAINTAINERS,
-    notes=("block sizes must divide K and N",),
+    notes=("blocks at the edges may be partial",),
 )
