@@ -111,4 +111,4 @@ def words(rng: Rng, *shape: int, dtype: Any = np.int32) -> torch.Tensor:
 
 def scales(rng: Rng, *shape: int, size: float = 0.02, dtype: torch.dtype = torch.float16) -> torch.Tensor:
     """Return log-normal scales around ``size``."""
-    return torch.from_numpy(np.exp(rng.normal(0.0, 0.5, size=shape)) * size).to(dtype)
+    return torch.from_numpy(np.asarray(np.exp(rng.normal(0.0, 0.5, size=shape)) * size)).to(dtype)
