@@ -7,9 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from reference import stored_makers_of_kinds as kinds
+from reference.stored_makers import Made
 
 from quantfarm import reference
 from quantfarm.reference import narrow_floats
+from quantfarm.reference.stored import as_numpy
 
 KINDS = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
 
@@ -64,6 +67,41 @@ def test_scales_that_are_powers_of_two() -> None:
         w = decode({"weight": ones(4, 1), "scale": stored}, weight_scale_semantics="multiply")
         assert w[:3, 0].tolist() == [1.0, 8.0, 0.125]
         assert math.isnan(w[3, 0])
+
+
+def four_bits(form: str, made: Made) -> np.ndarray:
+    """Decode by one closed form of E2M1 codes."""
+    arrays = {name: as_numpy(tensor) for name, tensor in made.tensors.items()}
+    says = reference.Stored(**made.says)
+    decoded: np.ndarray = getattr(narrow_floats, form)(arrays, says)
+    return decoded
+
+
+def test_mxfp4_by_hand() -> None:
+    """Every 32 inputs share a power of two."""
+    made = kinds.mxfp4(np.random.default_rng(0), 96, 4)
+    w = four_bits("mxfp4", made)
+    packed, scale = made.tensors["weight_packed"], made.tensors["weight_scale"]
+    for n in range(4):
+        for k in range(96):
+            code = int(packed[n, k // 2]) >> (4 * (k % 2)) & 15
+            value = (0, 0.5, 1, 1.5, 2, 3, 4, 6)[code % 8] * (-1 if code >= 8 else 1)
+            assert w[n, k] == value * 2.0 ** (int(scale[n, k // 32]) - 127)
+
+
+@pytest.mark.parametrize("semantics", ["divide", "multiply"])
+def test_nvfp4_by_hand(semantics: str) -> None:
+    """Every 16 inputs share an e4m3 scale; the scale over all divides or multiplies, as the settings say."""
+    made = kinds.nvfp4(np.random.default_rng(1), 64, 4, semantics=semantics)
+    w = four_bits("nvfp4", made)
+    packed, scale = made.tensors["weight_packed"], made.tensors["weight_scale"].to(torch.float64)
+    for n in range(4):
+        for k in range(64):
+            code = int(packed[n, k // 2]) >> (4 * (k % 2)) & 15
+            value = (0, 0.5, 1, 1.5, 2, 3, 4, 6)[code % 8] * (-1 if code >= 8 else 1) * float(scale[n, k // 16])
+            assert w[n, k] == (value / 3.5 if semantics == "divide" else value * 3.5)
+    with pytest.raises(ValueError, match="direction None"):
+        four_bits("nvfp4", Made(tensors=made.tensors, says=made.says | {"details": {}}))
 
 
 def test_values_of_e2m1() -> None:

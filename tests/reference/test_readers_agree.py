@@ -55,6 +55,15 @@ def _gptq(layout: str, widths: tuple[int, ...]) -> tuple[Variation, ...]:
     )
 
 
+def _four_bit_floats() -> dict[tuple[METHOD, FORMAT, str], tuple[Variation, ...]]:
+    """Return those of the formats of E2M1 codes, by name, as not every version has them."""
+    made = {
+        "MXFP4": _variations(kinds.mxfp4),
+        "NVFP4": _variations(kinds.nvfp4, {"semantics": "divide"}, {"semantics": "multiply"}, bound=3e-7),
+    }
+    return {(METHOD.FP8, FORMAT[name], ""): found for name, found in made.items() if name in FORMAT.__members__}
+
+
 VARIATIONS: Mapping[tuple[METHOD, FORMAT, str], tuple[Variation, ...]] = {
     (METHOD.GPTQ, FORMAT.GPTQ, ""): _gptq("gptq", (2, 3, 4, 8)),
     (METHOD.GPTQ, FORMAT.GPTQ_V2, ""): _gptq("gptq_v2", (2, 3, 4, 8)),
@@ -85,6 +94,7 @@ VARIATIONS: Mapping[tuple[METHOD, FORMAT, str], tuple[Variation, ...]] = {
             ),
         )
     ),
+    **_four_bit_floats(),
     (METHOD.BITSANDBYTES, FORMAT.BITSANDBYTES, ""): (
         *_variations(integers.bitsandbytes, {"kind": "nf4"}, {"kind": "fp4"}),
         *_variations(integers.bitsandbytes, {"kind": "nf4"}, {"kind": "fp4"}, k=43, n=3),
