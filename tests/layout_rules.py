@@ -17,7 +17,8 @@ FARM_LIGHT = {"runner", "evidence", "statistics", "cells"}
 """Modules of the farm that also run on machines without network, with the light set of packages only."""
 
 _LOW = {"declare", "errors"}
-_WEIGHTS = {"formats.quant_tensor", "formats.weights", "formats.packing", "formats.packing_trellis"}
+_PACKING = {"formats.packing", "formats.packing_tiles", "formats.packing_trellis"}
+_WEIGHTS = {"formats.quant_tensor", "formats.weights", *_PACKING}
 ARROWS: dict[str, set[str]] = {
     "declare": {"declare"},
     "errors": {"declare"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from declared_facts import RECORDS, TABLE, engines, of_record, of_row, rows_of
+from declared_facts import OWN_RECORDS, RECORDS, TABLE, engines, of_record, of_row, rows_of
 
 from quantfarm.declare.export import export
 from quantfarm.declare.names import BACKEND, DEVICE, FORMAT, METHOD
@@ -33,8 +33,6 @@ DIFFERENCES: dict[tuple[str, str], str] = {
     ("awq_torch_aten", "n_multiple"): "AWQ words hold eight columns",
     ("awq_torch_aten", "pads_k"): "the AWQ reader refuses a K that the groups do not divide",
     ("awq_torch_aten", "raw_packing"): "our packer writes AWQ GEMM",
-    ("gptq_torch", "formats"): "no reader for GPTQ_P yet",
-    ("gptq_torch", "bits"): "widths 5, 6 and 7 exist in GPTQ_P only",
     ("gptq_torch", "pack_dtypes"): "our reader takes words of 32 bits",
     ("gptq_torch", "activations"): "our kernel also takes fp32",
     ("awq_torch", "bits"): "our reader takes 4 bits, the only width that writers make",
@@ -94,11 +92,12 @@ def test_the_conversion_reads_what_its_holders_read() -> None:
 
 @pytest.mark.parametrize("pair", list(TABLE["auto_order"]))
 def test_o01_the_automatic_order_is_the_tables(pair: str) -> None:
-    """The records that AUTO tries for a pair are those of the table, in its order; no record reads GPTQ_P yet."""
+    """The records that AUTO tries for a pair are those of the table, in its order, then our own."""
     method, fmt = pair.split("/")
     request = Request(method=METHOD(method), format=FORMAT[fmt], scheme=Scheme(bits=4, group_size=128, sym=True))
     tried = [spec.backend.name for spec in ordered(request, KERNELS) if takes_part(spec, request)]
-    assert tried == ([] if fmt == "GPTQ_P" else TABLE["auto_order"][pair])
+    own = [spec.backend.name for spec in KERNELS if spec.name in OWN_RECORDS and FORMAT[fmt] in spec.formats]
+    assert tried == [*TABLE["auto_order"][pair], *own]
 
 
 @pytest.mark.parametrize("spec", KERNELS, ids=lambda s: s.name)

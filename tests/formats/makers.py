@@ -23,6 +23,7 @@ CHECKPOINTS = (
     "gptqv2-4bit-g64-asym",
     "gptq-8bit-chan-sym",
     "gptq-2bit-g32-asym",
+    "gptqp-5bit-g32-sym",
     "awq-4bit-g64-gemm",
 )
 K_PROJ = "model.layers.0.self_attn.k_proj"

@@ -56,7 +56,7 @@ CASES = {
     "on request": Case(codes=["on_request_only"], spec={"priorities": {FORMAT.GPTQ: 0}, "on_request": "slow"}),
     "by name": Case(codes=[], spec={"priorities": {FORMAT.GPTQ: 0}, "on_request": "slow"}, backend="gptq_torch"),
     "pair": Case(codes=["method_format", "format"], spec={}, ask="gptq/gemm W4 g128"),
-    "format": Case(codes=["format"], spec={}, ask="gptq/gptq_p W4 g128"),
+    "format": Case(codes=["format"], spec={}, ask="qqq/qqq W4 g128"),
     "exact": Case(codes=["arch"], spec={"devices": cuda("sm_90a")}, host=RTX),
     "exact fits": Case(codes=[], spec={"devices": cuda("sm_90a")}),
     "family code": Case(codes=[], spec={"devices": cuda("sm_80")}, host=accelerated("cuda", gpu(DEVICE.CUDA, "8.9"))),

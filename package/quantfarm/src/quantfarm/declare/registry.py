@@ -55,6 +55,8 @@ KERNELS: tuple[KernelSpec, ...] = (
     int8_channels.AWQ,
     panel_dequant.GPTQ,
     panel_dequant.AWQ,
+    panel_dequant.AWQ_ROWS,
+    panel_dequant.AWQ_INTERLEAVED,
     embedding_dequant.GPTQ,
     triton_dequant.GPTQ,
     triton_dequant.AWQ,

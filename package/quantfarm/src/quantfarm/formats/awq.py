@@ -2,22 +2,20 @@
 
 Codes and zero points are 4 bits, packed across columns in the order 0, 2, 4, 6, 1, 3, 5, 7. Zero points are true
 ones, groups are consecutive inputs. The reader turns the words into the K-major canonical stream; the way back is
-exact.
+exact. The legacy label MARLIN has the same tensors.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 
 import torch
 
 from quantfarm.declare.names import FORMAT, METHOD
 from quantfarm.declare.scheme import Scheme
-from quantfarm.errors import InexactConversion
-from quantfarm.formats import shapes, zeros
+from quantfarm.formats import shapes, stored_codes, zeros
 from quantfarm.formats.config import QuantConfig
-from quantfarm.formats.packing import AWQ_PER_WORD, pack_awq, pack_codes, unpack_awq, unpack_codes
+from quantfarm.formats.packing import AWQ_PER_WORD, pack_awq, unpack_awq
 from quantfarm.formats.quant_tensor import QuantTensor
 from quantfarm.formats.shapes import Expected, Side
 
@@ -52,54 +50,46 @@ def read(
     k = rows if k is None else k
     n = words * AWQ_PER_WORD if n is None else n
     shapes.refuse(module, _problems(tensors, config, k, n), config.source)
+    shapes.refuse(module, shapes.not_finite(tensors, ("scales", "bias")), config.source)
 
     points = unpack_awq(tensors["qzeros"]).to(torch.int32)
     notes = [] if zeros.symmetric(points, _BITS) or not config.sym else [zeros.symmetry_note(points, _BITS)]
     return QuantTensor(
         method=METHOD.AWQ,
-        format=FORMAT.GEMM,
+        format=config.format,
         scheme=Scheme(bits=_BITS, group_size=config.group_size, sym=zeros.symmetric(points, _BITS)),
         k=k,
         n=n,
-        codes=pack_codes(unpack_awq(tensors["qweight"]), _BITS),
+        codes=stored_codes.to_stream(tensors["qweight"], FORMAT.GEMM, bits=_BITS, k=k),
         scales=tensors["scales"],
         zeros=points,
         g_idx=None,
         bias=tensors.get("bias"),
         source={name: tensor for name, tensor in tensors.items() if name != "qweight"},
-        codes_to_source=functools.partial(codes_to_source, k=k),
+        codes_to_source=stored_codes.way_back(FORMAT.GEMM, bits=_BITS, k=k),
         notes=tuple(f"{module}: {note}" for note in notes),
     )
 
 
 def write(tensor: QuantTensor, config: QuantConfig, *, force: bool = False) -> dict[str, torch.Tensor]:
-    """Write one module as AWQ GEMM, as ``config.format`` says; the inverse of ``read``.
+    """Write one module as AWQ GEMM, or under the label MARLIN, as ``config.format`` says; the inverse of ``read``.
 
     Raises:
         InexactConversion: the tensor has what the layout can not hold: another code width, a group index, a short
-            last group, a number of outputs that 8 does not divide. ``force`` changes nothing in that.
+            last group, a number of outputs that 8 does not divide, zero points that are no integers. Of these,
+            ``force`` takes zero points back that the writer of another format had rounded.
         ValueError: the codes are held by a kernel's layout.
     """
-    del force
-    if tensor.codes is None:
-        raise ValueError("the codes are held by the kernel's own layout: restore them first")
-    causes = _obstacles(tensor)
-    if causes:
-        raise InexactConversion(
-            "\n  ".join([f"cannot write {config.format.value}: the layout can not hold it", *causes])
-        )
+    codes = tensor.held_codes()
+    shapes.refuse_writing(config.format, _obstacles(tensor))
+    tensor = zeros.with_integers(tensor, rounded=force)
     zeros.check_range(tensor.zeros, _BITS)
     written = {
-        **codes_to_source(tensor.codes, k=tensor.k),
+        **stored_codes.way_back(FORMAT.GEMM, bits=_BITS, k=tensor.k)(codes),
         "qzeros": pack_awq(tensor.zeros.to(torch.uint8)),
         "scales": tensor.scales,
     }
     return written | ({} if tensor.bias is None else {"bias": tensor.bias})
-
-
-def codes_to_source(codes: torch.Tensor, *, k: int) -> Mapping[str, torch.Tensor]:
-    """Return the stored words of canonical codes of ``k`` inputs, bit for bit."""
-    return {"qweight": pack_awq(unpack_codes(codes, _BITS, k))}
 
 
 def _problems(tensors: Mapping[str, torch.Tensor], config: QuantConfig, k: int, n: int) -> list[str]:

@@ -1,8 +1,9 @@
-"""GPTQ and GPTQ_V2: tensors of a checkpoint <-> QuantTensor (formats, sections 1 and 2).
+"""GPTQ, GPTQ_V2 and GPTQ_P: tensors of a checkpoint <-> QuantTensor (formats, sections 1 to 3).
 
 2, 4 and 8 bits: codes packed down the rows, zero points across columns; 3 bits: one continuous stream of 32 codes in
-3 words. In all four widths the stored qweight is the canonical stream of ``QuantTensor.codes`` as it is.
-GPTQ stores zero points minus one, GPTQ_V2 stores them true.
+3 words. In all four widths the stored qweight is the canonical stream of ``QuantTensor.codes`` as it is. GPTQ_P lays
+the bits of 32 codes into planes, which turn into the stream and back exactly. GPTQ stores zero points minus one, the
+other two store them true. The legacy label MARLIN has the tensors of GPTQ.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import torch
 from quantfarm.declare.names import FORMAT, METHOD
 from quantfarm.declare.scheme import Scheme
 from quantfarm.errors import InexactConversion
-from quantfarm.formats import shapes, zeros
+from quantfarm.formats import shapes, stored_codes, zeros
 from quantfarm.formats.config import QuantConfig, ZeroRule
-from quantfarm.formats.packing import pack_columns, unpack_columns
+from quantfarm.formats.packing import PLANE_BLOCK
 from quantfarm.formats.quant_tensor import QuantTensor
 from quantfarm.formats.shapes import Expected, Side
+from quantfarm.formats.table import find
 
 _MATRICES = ("qweight", "qzeros", "scales")
 _WORD = 32
@@ -49,11 +51,14 @@ def read(
     shapes.refuse(module, shapes.flat(tensors, _MATRICES), config.source)
     k = _inputs(tensors, config.bits) if k is None else k
     n = tensors["qweight"].shape[1] if n is None else n
-    lines = shapes.problems(tensors, _expected(config, k, n))
+    lines = [*shapes.problems(tensors, _expected(config, k, n)), *_blocks(config, k, n)]
     if config.desc_act and "g_idx" not in tensors:
         lines.append(shapes.line("g_idx", "tensor", f"[{k}] (desc_act is true)", "none"))
     shapes.refuse(module, lines, config.source)
 
+    shapes.refuse(module, shapes.not_finite(tensors, ("scales", "bias")), config.source)
+
+    layout = stored_codes.layout_of(config.method, config.format)
     groups = tensors["scales"].shape[0]
     g_idx, notes = _group_index(tensors.get("g_idx"), config, groups, module)
     points, zero_notes = _zero_points(tensors["qzeros"], config, n)
@@ -68,44 +73,46 @@ def read(
         ),
         k=k,
         n=n,
-        codes=tensors["qweight"],
+        codes=stored_codes.to_stream(tensors["qweight"], layout, bits=config.bits, k=k),
         scales=tensors["scales"],
         zeros=points,
         g_idx=g_idx,
         bias=tensors.get("bias"),
         source={name: tensor for name, tensor in tensors.items() if name != "qweight"},
-        codes_to_source=codes_to_source,
+        codes_to_source=stored_codes.way_back(layout, bits=config.bits, k=k),
         notes=tuple(f"{module}: {note}" for note in (*notes, *zero_notes)),
     )
 
 
 def write(tensor: QuantTensor, config: QuantConfig, *, force: bool = False) -> dict[str, torch.Tensor]:
-    """Write one module as GPTQ or GPTQ_V2, as ``config.format`` says; the inverse of ``read``.
+    """Write one module as ``config.format`` says; the inverse of ``read``.
 
     GPTQ zero points are stored by ``config.zeros_rule``; settings that do not name a word-wise writer store per field.
 
     Raises:
         InexactConversion: an asymmetric tensor has a zero point of 0, which readers of GPTQ decode in different ways
-            (``force`` writes it all the same), or a zero point that does not fit into a field.
+            (``force`` writes it all the same), a zero point is no integer or does not fit into a field, or the layout
+            has no such width or shape.
         ValueError: the codes are held by a kernel's layout.
     """
-    if tensor.codes is None:
-        raise ValueError("the codes are held by the kernel's own layout: restore them first")
-    bits = tensor.scheme.bits
+    codes, bits = tensor.held_codes(), tensor.scheme.bits
+    shapes.refuse_writing(config.format, _obstacles(tensor, config))
+    tensor = zeros.with_integers(tensor, rounded=force)
     zeros.check_range(tensor.zeros, bits)
-    if config.format is FORMAT.GPTQ:
+    layout = stored_codes.layout_of(config.method, config.format)
+    if layout is FORMAT.GPTQ:
         if not force:
             _refuse_zero_of_zero(tensor)
         words = zeros.to_v1(tensor.zeros, bits, word_wise=config.zeros_rule is ZeroRule.WORD_WISE)
     else:
-        words = pack_columns(tensor.zeros, bits)
-    written = {"qweight": tensor.codes, "qzeros": words, "scales": tensor.scales} | _index(tensor)
+        words = zeros.to_words(tensor.zeros, bits, layout)
+    written = {
+        **stored_codes.way_back(layout, bits=bits, k=tensor.k)(codes),
+        "qzeros": words,
+        "scales": tensor.scales,
+        **_index(tensor),
+    }
     return written | ({} if tensor.bias is None else {"bias": tensor.bias})
-
-
-def codes_to_source(codes: torch.Tensor) -> Mapping[str, torch.Tensor]:
-    """Return the stored form of canonical codes: the same words, no copy."""
-    return {"qweight": codes}
 
 
 def _inputs(tensors: Mapping[str, torch.Tensor], bits: int) -> int:
@@ -130,6 +137,25 @@ def _expected(config: QuantConfig, k: int, n: int) -> tuple[Expected, ...]:
     )
 
 
+def _blocks(config: QuantConfig, k: int, n: int) -> list[str]:
+    """Return what the planes of GPTQ_P can not hold: they take 32 codes at a time in both directions."""
+    if config.format is not FORMAT.GPTQ_P:
+        return []
+    sides = (("qweight", "K", k), ("qzeros", "N", n))
+    return [shapes.line(name, side, f"a multiple of {PLANE_BLOCK}", v) for name, side, v in sides if v % PLANE_BLOCK]
+
+
+def _obstacles(tensor: QuantTensor, config: QuantConfig) -> list[str]:
+    """Return what of the tensor the format can not hold, a line each."""
+    held = find(config.method, config.format).bits
+    bits = tensor.scheme.bits
+    lines = [] if bits in held else [f"bits: needs one of {', '.join(map(str, held))}, got {bits}"]
+    if config.format is FORMAT.GPTQ_P:
+        sides = (("K", tensor.k), ("N", tensor.n))
+        lines += [f"{side}: needs a multiple of {PLANE_BLOCK}, got {v}" for side, v in sides if v % PLANE_BLOCK]
+    return lines
+
+
 def _group_index(
     stored: torch.Tensor | None, config: QuantConfig, groups: int, module: str
 ) -> tuple[torch.Tensor | None, list[str]]:
@@ -142,6 +168,10 @@ def _group_index(
     if low < 0 or high >= groups:
         found = f"{int(stored.min())} to {int(stored.max())}"
         shapes.refuse(module, [shapes.line("g_idx", "values", f"{-groups} to {groups - 1}", found)], config.source)
+    if groups > 1 and low == high:
+        # Such an index was made and never filled; taking it at its word would scale every input by one group.
+        needs = f"the group of each input, 0 to {groups - 1}"
+        shapes.refuse(module, [shapes.line("g_idx", "values", needs, f"{low} everywhere")], config.source)
     plain = torch.arange(index.numel(), dtype=torch.int32, device=index.device) // config.group_size
     if groups == 1 or bool((index == plain).all()):
         return None, []
@@ -152,7 +182,8 @@ def _group_index(
 
 def _zero_points(words: torch.Tensor, config: QuantConfig, n: int) -> tuple[torch.Tensor, list[str]]:
     bits, notes = config.bits, []
-    if config.format is FORMAT.GPTQ:
+    layout = stored_codes.layout_of(config.method, config.format)
+    if layout is FORMAT.GPTQ:
         word_wise = config.zeros_rule is ZeroRule.WORD_WISE
         points, differing = zeros.from_v1(words, bits, n, word_wise=word_wise)
         if differing:
@@ -163,12 +194,12 @@ def _zero_points(words: torch.Tensor, config: QuantConfig, n: int) -> tuple[torc
         middle = 1 << (bits - 1)
         if config.sym and bool((points == middle + 1).all()):
             notes.append(
-                f"the settings say gptq, but the symmetric zero points are stored as in gptq_v2 ({middle} instead of "
-                f"{middle - 1}); read as {middle}"
+                f"the settings say {config.format.value}, but the symmetric zero points are stored as in gptq_v2 "
+                f"({middle} instead of {middle - 1}); read as {middle}"
             )
             points = torch.full_like(points, middle)
     else:
-        points = unpack_columns(words, bits, n).to(torch.int32)
+        points = zeros.from_words(words, bits, n, layout)
     if config.sym and not zeros.symmetric(points, bits):
         notes.append(zeros.symmetry_note(points, bits))
     return points, notes

@@ -6,18 +6,20 @@ scales are stored as fp16 afterwards (formats, section 1, "Packing from float").
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import torch
 
-from quantfarm.declare.names import METHOD
+from quantfarm.declare.names import FORMAT
 from quantfarm.declare.scheme import Scheme
 from quantfarm.errors import InexactConversion
-from quantfarm.formats import awq, gptq
+from quantfarm.formats import stored_codes, zeros
 from quantfarm.formats.config import QuantConfig
 from quantfarm.formats.packing import pack_codes
 from quantfarm.formats.quant_tensor import QuantTensor
+
+_WITH_OFFSETS = (FORMAT.GEMV_FAST, FORMAT.LLM_AWQ)
+"""Formats that store the product of scale and zero point, rounded like the scale."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,7 @@ def quantize_rtn(
 
     Args:
         weight: [N, K], any float dtype; computed in fp32.
-        bits: code width, 2, 3, 4 or 8.
+        bits: code width, 2 to 8.
         group_size: inputs per scale along K; -1 for one group. The last group may be short.
         sym: zero points 2^(bits-1) and s = 2*max|W| / (2^bits - 1); otherwise the range from min(W, 0) to max(W, 0).
         desc_order: [K], an order of the inputs by which they are grouped (act-order); None groups neighbours.
@@ -90,7 +92,7 @@ def to_quant_tensor(
         dtype = str(scale_dtype).removeprefix("torch.")
         raise InexactConversion(f"cannot store the scales: needs the range of {dtype}, got {unfit} scales outside it")
     middle = 1 << (config.bits - 1)
-    return QuantTensor(
+    tensor = QuantTensor(
         method=config.method,
         format=config.format,
         scheme=Scheme(
@@ -107,10 +109,11 @@ def to_quant_tensor(
         g_idx=result.g_idx,
         bias=bias,
         source={},
-        codes_to_source=functools.partial(awq.codes_to_source, k=k)
-        if config.method is METHOD.AWQ
-        else gptq.codes_to_source,
+        codes_to_source=stored_codes.way_back(
+            stored_codes.layout_of(config.method, config.format), bits=config.bits, k=k
+        ),
     )
+    return zeros.with_offsets(tensor, rounded=True) if config.format in _WITH_OFFSETS else tensor
 
 
 def _ranges(w: torch.Tensor, size: int, bits: int, *, sym: bool) -> tuple[torch.Tensor, torch.Tensor]:

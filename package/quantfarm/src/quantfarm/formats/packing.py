@@ -1,20 +1,96 @@
 """The library of packing: every bit order that a stored layout has, exactly once, with its inverse.
 
-``unpack_codes`` and ``pack_codes`` are the K-major stream of the canonical form; the rest are the orders of single
-formats, each as a table or one closed form.
+Here are the orders along one axis: the little-endian stream of the canonical form (which GPTQ, and along N its zero
+points, have on disk; AWQ GEMV has it along K), and the planes of GPTQ_P. Orders that shuffle codes inside a tile are
+data in ``packing_tiles``.
 """
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 import torch
 
+from quantfarm.formats.packing_tiles import AWQ_GEMM, AWQ_PER_WORD
+
+__all__ = [
+    "AWQ_PER_WORD",
+    "PLANES",
+    "pack_awq",
+    "pack_codes",
+    "pack_columns",
+    "pack_planes",
+    "unpack_awq",
+    "unpack_codes",
+    "unpack_columns",
+    "unpack_planes",
+]
+
 _WORD = 32
+_IN_CACHE = 1 << 17
+"""Words that are unpacked together: their shifted copies stay in a core's cache, which is ten times faster."""
 
-AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-"""Nibble i of an AWQ word holds output 8c + AWQ_ORDER[i] (formats, section 4)."""
+PLANES: dict[int, tuple[tuple[int, int], ...]] = {
+    2: ((2, 0),),
+    3: ((2, 0), (1, 2)),
+    4: ((4, 0),),
+    5: ((4, 0), (1, 4)),
+    6: ((4, 0), (2, 4)),
+    7: ((4, 0), (2, 4), (1, 6)),
+    8: ((8, 0),),
+}
+"""Code width of GPTQ_P -> its planes as (width, first bit of the code), in stored order (formats, section 3)."""
 
-AWQ_PER_WORD = len(AWQ_ORDER)
-_AWQ_BITS = 4
+PLANE_BLOCK = 32
+"""Codes whose planes lie together: ``bits`` words."""
+
+pack_awq, unpack_awq = AWQ_GEMM.pack, AWQ_GEMM.unpack
+"""uint8 [R, N] <-> int32 [R, N/8] in the nibble order of AWQ GEMM."""
+
+
+class _Field(NamedTuple):
+    """Where one code of a period lies: its word, its lowest bit there, and how many of its bits that word holds."""
+
+    word: int
+    shift: int
+    held: int
+
+
+def unpack_codes(packed: torch.Tensor, bits: int, k: int) -> torch.Tensor:
+    """Unpack int32 [ceil(K*bits/32), N] to uint8 [K, N]; the stream is little-endian and words are signed."""
+    fields, length = _period(bits)
+    periods, n = -(-packed.shape[0] // length), packed.shape[1]
+    codes = torch.empty(periods, len(fields), n, dtype=torch.uint8, device=packed.device)
+    words = _whole(packed, periods * length).reshape(periods, length, n)
+    step = max(_IN_CACHE // max(n * length, 1), 1)
+    for start in range(0, periods, step):
+        part = words[start : start + step]
+        for lane, (word, shift, held) in enumerate(fields):
+            # A signed shift fills with copies of the sign, so the mask keeps only the bits that the word really holds.
+            code = (part[:, word] >> shift).bitwise_and_((1 << held) - 1)
+            if held < bits:
+                code |= (part[:, word + 1] << held).bitwise_and_((1 << bits) - 1)
+            codes[start : start + step, lane] = code
+    return codes.view(-1, n)[:k]
+
+
+def pack_codes(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    """Pack [K, N] codes to int32 [ceil(K*bits/32), N]: the inverse of ``unpack_codes``; unused bits are zero."""
+    fields, length = _period(bits)
+    (k, n), rows = codes.shape, -(-codes.shape[0] * bits // _WORD)
+    periods = -(-k // len(fields))
+    words = torch.zeros(periods, length, n, dtype=torch.int32, device=codes.device)
+    lanes = _whole(codes, periods * len(fields)).reshape(periods, len(fields), n)
+    step = max(_IN_CACHE // max(n * length, 1), 1)
+    for start in range(0, periods, step):
+        part, out = lanes[start : start + step], words[start : start + step]
+        for lane, (word, shift, held) in enumerate(fields):
+            code = part[:, lane].to(torch.int32)
+            out[:, word] |= code << shift
+            if held < bits:
+                out[:, word + 1] |= code >> held
+    return words.view(-1, n)[:rows]
 
 
 def unpack_columns(words: torch.Tensor, bits: int, n: int) -> torch.Tensor:
@@ -27,63 +103,36 @@ def pack_columns(fields: torch.Tensor, bits: int) -> torch.Tensor:
     return pack_codes(fields.t(), bits).t().contiguous()
 
 
-def unpack_awq(words: torch.Tensor) -> torch.Tensor:
-    """Unpack int32 [R, N/8] in AWQ nibble order to uint8 [R, N]."""
-    rows, columns = words.shape
-    fields = torch.empty(rows, columns, AWQ_PER_WORD, dtype=torch.uint8, device=words.device)
-    for nibble, output in enumerate(AWQ_ORDER):
-        fields[:, :, output] = ((words >> (nibble * _AWQ_BITS)) & 15).to(torch.uint8)
-    return fields.reshape(rows, columns * AWQ_PER_WORD)
+def unpack_planes(words: torch.Tensor, bits: int) -> torch.Tensor:
+    """Unpack the planes of GPTQ_P, int32 [K*bits/32, N] with K a multiple of 32, to uint8 [K, N].
+
+    A plane of a block is the stream of its own width, so each plane of all blocks together is one, too.
+    """
+    blocks, n = words.shape[0] // bits, words.shape[1]
+    k, first = blocks * PLANE_BLOCK, 0
+    codes = torch.zeros(k, n, dtype=torch.uint8, device=words.device)
+    by_block = words.reshape(blocks, bits, n)
+    for width, offset in PLANES[bits]:
+        plane = by_block[:, first : first + width].reshape(-1, n)
+        codes |= unpack_codes(plane, width, k) << offset
+        first += width
+    return codes
 
 
-def pack_awq(fields: torch.Tensor) -> torch.Tensor:
-    """Pack uint8 [R, N] to int32 [R, N/8] in AWQ nibble order: the inverse of ``unpack_awq``."""
-    rows, columns = fields.shape
-    lanes = fields.reshape(rows, columns // AWQ_PER_WORD, AWQ_PER_WORD)
-    words = torch.zeros(rows, columns // AWQ_PER_WORD, dtype=torch.int32, device=fields.device)
-    for nibble, output in enumerate(AWQ_ORDER):
-        words |= lanes[:, :, output].to(torch.int32) << (nibble * _AWQ_BITS)
-    return words
+def pack_planes(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    """Pack uint8 [K, N], K a multiple of 32, to int32 [K*bits/32, N]: the inverse of ``unpack_planes``."""
+    blocks, n = codes.shape[0] // PLANE_BLOCK, codes.shape[1]
+    planes = [pack_codes((codes >> offset) & ((1 << width) - 1), width) for width, offset in PLANES[bits]]
+    return torch.cat([plane.reshape(blocks, -1, n) for plane in planes], dim=1).reshape(-1, n)
 
 
-def unpack_codes(packed: torch.Tensor, bits: int, k: int) -> torch.Tensor:
-    """Unpack int32 [ceil(K*bits/32), N] to uint8 [K, N]; the stream is little-endian and words are signed."""
-    if _WORD % bits == 0:
-        per_word = _WORD // bits
-        shifts = torch.arange(0, _WORD, bits, dtype=torch.int32, device=packed.device)
-        codes = (packed.unsqueeze(1) >> shifts.view(1, per_word, 1)) & ((1 << bits) - 1)
-        return codes.reshape(-1, packed.shape[1])[:k].to(torch.uint8)
-    position = torch.arange(k, device=packed.device) * bits
-    word, offset = position // _WORD, position % _WORD
-    unsigned = packed.to(torch.int64) & 0xFFFFFFFF
-    nxt = torch.clamp(word + 1, max=packed.shape[0] - 1)
-    pair = unsigned[word] | (unsigned[nxt] << _WORD)
-    return ((pair >> offset.unsqueeze(1)) & ((1 << bits) - 1)).to(torch.uint8)
+def _period(bits: int) -> tuple[list[_Field], int]:
+    """Return where the codes lie until one starts at a word again, and how many words that takes."""
+    length = bits // math.gcd(bits, _WORD)
+    starts = range(0, length * _WORD, bits)
+    return [_Field(at // _WORD, at % _WORD, min(bits, _WORD - at % _WORD)) for at in starts], length
 
 
-def pack_codes(codes: torch.Tensor, bits: int) -> torch.Tensor:
-    """Pack uint8 [K, N] to int32 [ceil(K*bits/32), N]: the inverse of ``unpack_codes``; unused bits are zero."""
-    k, n = codes.shape
-    if _WORD % bits == 0:
-        return _pack_whole(codes, bits)
-    rows = -(-k * bits // _WORD)
-    words = torch.zeros(rows + 1, n, dtype=torch.int64, device=codes.device)
-    position = torch.arange(k, device=codes.device) * bits
-    word, offset = position // _WORD, (position % _WORD).unsqueeze(1)
-    shifted = codes.to(torch.int64) << offset
-    words.index_add_(0, word, shifted & 0xFFFFFFFF)
-    words.index_add_(0, word + 1, shifted >> _WORD)
-    words = words[:rows]
-    return torch.where(words >= 1 << 31, words - (1 << _WORD), words).to(torch.int32)
-
-
-def _pack_whole(codes: torch.Tensor, bits: int) -> torch.Tensor:
-    """Pack widths that divide the word: no code straddles two words, so plain int32 shifts do (25 times faster)."""
-    k, n = codes.shape
-    per_word = _WORD // bits
-    rows = -(-k // per_word)
-    lanes = torch.nn.functional.pad(codes, (0, 0, 0, rows * per_word - k)).reshape(rows, per_word, n)
-    words = torch.zeros(rows, n, dtype=torch.int32, device=codes.device)
-    for lane in range(per_word):
-        words |= lanes[:, lane].to(torch.int32) << (lane * bits)
-    return words
+def _whole(rows: torch.Tensor, count: int) -> torch.Tensor:
+    """Return the rows with zero rows behind them up to ``count``."""
+    return rows if rows.shape[0] == count else torch.nn.functional.pad(rows, (0, 0, 0, count - rows.shape[0]))

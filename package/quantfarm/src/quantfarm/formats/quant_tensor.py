@@ -17,6 +17,9 @@ import torch
 from quantfarm.formats.packing import unpack_codes
 from quantfarm.formats.weights.base import Weight
 
+ToSource = Callable[[torch.Tensor], Mapping[str, torch.Tensor]]
+"""Turns canonical codes into the packed tensors of a checkpoint, by suffix."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class QuantTensor(Weight):
@@ -37,7 +40,7 @@ class QuantTensor(Weight):
     scales: torch.Tensor
     zeros: torch.Tensor
     g_idx: torch.Tensor | None
-    codes_to_source: Callable[[torch.Tensor], Mapping[str, torch.Tensor]]
+    codes_to_source: ToSource
     offsets: torch.Tensor | None = None
 
     @property

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from quantfarm.errors import TensorMismatch
+from quantfarm.declare.names import FORMAT
+from quantfarm.errors import InexactConversion, TensorMismatch
 
 WORDS = (torch.int32,)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
@@ -62,6 +63,22 @@ def missing(tensors: Mapping[str, torch.Tensor], names: Sequence[str]) -> list[s
 def flat(tensors: Mapping[str, torch.Tensor], names: Sequence[str]) -> list[str]:
     """Return one line per matrix that does not have two sides."""
     return [line(name, "shape", "2 sides", list(tensors[name].shape)) for name in names if tensors[name].dim() != 2]
+
+
+def not_finite(tensors: Mapping[str, torch.Tensor], names: Sequence[str]) -> list[str]:
+    """Return one line per tensor of floats that holds NaN or infinity: it would spread over whole outputs."""
+    counts = {name: int((~torch.isfinite(tensors[name])).sum()) for name in names if name in tensors}
+    return [
+        line(name, "values", "finite ones", f"{count} that are not (NaN or infinity)")
+        for name, count in counts.items()
+        if count
+    ]
+
+
+def refuse_writing(name: FORMAT, lines: Sequence[str]) -> None:
+    """Raise InexactConversion with every line on what a layout can not hold, or return when there is none."""
+    if lines:
+        raise InexactConversion("\n  ".join([f"cannot write {name.value}: the layout can not hold it", *lines]))
 
 
 def _lines(tensor: torch.Tensor | None, entry: Expected) -> Iterator[str]:

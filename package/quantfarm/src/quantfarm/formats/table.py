@@ -81,11 +81,11 @@ _FP8_KEYS = (
 _QZEROS = ("qweight", "qzeros", "scales")
 
 
-def _gptq(name: FORMAT) -> FormatRow:
+def _gptq(name: FORMAT, bits: tuple[int, ...]) -> FormatRow:
     return FormatRow(
         format=name,
         methods=(METHOD.GPTQ,),
-        bits=(2, 3, 4, 8),
+        bits=bits,
         reader="quantfarm.formats.gptq:read",
         writer="quantfarm.formats.gptq:write",
         facts=_AFFINE_FACTS,
@@ -95,20 +95,29 @@ def _gptq(name: FORMAT) -> FormatRow:
     )
 
 
-FORMATS: tuple[FormatRow, ...] = (
-    _gptq(FORMAT.GPTQ),
-    _gptq(FORMAT.GPTQ_V2),
-    FormatRow(
-        format=FORMAT.GEMM,
+def _awq(name: FORMAT, module: str, tensors: tuple[str, ...], optional: tuple[str, ...]) -> FormatRow:
+    return FormatRow(
+        format=name,
         methods=(METHOD.AWQ,),
         bits=(4,),
-        reader="quantfarm.formats.awq:read",
-        writer="quantfarm.formats.awq:write",
+        reader=f"quantfarm.formats.{module}:read",
+        writer=f"quantfarm.formats.{module}:write",
         facts=_AFFINE_FACTS,
         markers=("qweight",),
-        tensors=_QZEROS,
-        optional=("bias",),
-    ),
+        tensors=tensors,
+        optional=optional,
+    )
+
+
+FORMATS: tuple[FormatRow, ...] = (
+    _gptq(FORMAT.GPTQ, (2, 3, 4, 8)),
+    _gptq(FORMAT.GPTQ_V2, (2, 3, 4, 8)),
+    _gptq(FORMAT.GPTQ_P, (2, 3, 4, 5, 6, 7, 8)),
+    _awq(FORMAT.GEMM, "awq", _QZEROS, ("bias",)),
+    # Each of these knows the other's name of the zero points, so that a module with both is refused and not halved.
+    _awq(FORMAT.GEMV, "awq_gemv", _QZEROS, ("bias", "scaled_zeros")),
+    _awq(FORMAT.GEMV_FAST, "awq_gemv", _QZEROS, ("bias", "scaled_zeros")),
+    _awq(FORMAT.LLM_AWQ, "awq_gemv", ("qweight", "scaled_zeros", "scales"), ("bias", "qzeros")),
     FormatRow(
         format=FORMAT.PAROQUANT,
         methods=(METHOD.PARO,),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
+from quantfarm.declare.names import FORMAT
 from quantfarm.errors import InexactConversion
-from quantfarm.formats.packing import pack_columns, unpack_columns
+from quantfarm.formats.packing import pack_columns, pack_planes, unpack_columns, unpack_planes
+from quantfarm.formats.quant_tensor import QuantTensor
 
 _WORD_BITS = 32
 _WORD_MASK = (1 << _WORD_BITS) - 1
@@ -40,6 +44,65 @@ def to_v1(zeros: torch.Tensor, bits: int, *, word_wise: bool) -> torch.Tensor:
     if word_wise and _WORD_BITS % bits == 0:
         return _shifted(pack_columns(zeros, bits), -ones(bits))
     return pack_columns((zeros - 1) & ((1 << bits) - 1), bits)
+
+
+def from_words(words: torch.Tensor, bits: int, n: int, layout: FORMAT) -> torch.Tensor:
+    """Unpack true zero points [G, N] of GPTQ_V2 or GPTQ_P as int32."""
+    if layout is FORMAT.GPTQ_P:
+        return unpack_planes(words.t(), bits).t().to(torch.int32).contiguous()
+    return unpack_columns(words, bits, n).to(torch.int32)
+
+
+def to_words(zeros: torch.Tensor, bits: int, layout: FORMAT) -> torch.Tensor:
+    """Pack true zero points [G, N] as GPTQ_V2 or GPTQ_P has them: the inverse of ``from_words``."""
+    if layout is FORMAT.GPTQ_P:
+        return pack_planes(zeros.t().to(torch.uint8), bits).t().contiguous()
+    return pack_columns(zeros, bits)
+
+
+def with_integers(tensor: QuantTensor, *, rounded: bool = False) -> QuantTensor:
+    """Return the tensor with integer zero points in place of ``offsets``; the same where it has none.
+
+    An offset is the product ``-(scale * zero)`` in the precision of the file. A zero point takes its place only where
+    the exact product is the stored offset, so that every weight stays what it was. With ``rounded`` it may also be the
+    nearest number of the file's precision: that undoes the rounding of the writer, and moves the weights by it.
+
+    Raises:
+        InexactConversion: some offsets are no such product; says how many.
+    """
+    if tensor.offsets is None:
+        return tensor
+    scales, offsets = tensor.scales.to(torch.float64), tensor.offsets.to(torch.float64)
+    points = torch.where(scales == 0, torch.zeros_like(scales), torch.round(-offsets / scales))
+    product = -(points * scales)
+    inexact = product.to(tensor.offsets.dtype) != tensor.offsets if rounded else product != offsets
+    count = int(inexact.sum())
+    if count:
+        raise InexactConversion(
+            f"cannot take integer zero points: needs offsets of -(scale * zero), got {count} of {offsets.numel()} that "
+            f"{'are no such product' if rounded else 'are rounded'}"
+        )
+    return replace(tensor, zeros=points.to(torch.int32), offsets=None)
+
+
+def with_offsets(tensor: QuantTensor, *, rounded: bool = False) -> QuantTensor:
+    """Return the tensor with ``offsets`` of ``-(scale * zero)`` in place of zero points: the way of AWQ GEMV_FAST.
+
+    Raises:
+        InexactConversion: products do not fit into the dtype of the scales, and ``rounded`` does not allow to round.
+    """
+    if tensor.offsets is not None:
+        return tensor
+    exact = -(tensor.scales.to(torch.float64) * tensor.zeros.to(torch.float64))
+    offsets = exact.to(tensor.scales.dtype)
+    count = int((offsets.to(torch.float64) != exact).sum())
+    if count and not (rounded and bool(torch.isfinite(offsets).all())):
+        dtype = str(offsets.dtype).removeprefix("torch.")
+        raise InexactConversion(
+            f"cannot store scale * zero in {dtype}: needs a product that it holds, got {count} of {exact.numel()} that "
+            "it rounds"
+        )
+    return replace(tensor, zeros=torch.zeros_like(tensor.zeros), offsets=offsets)
 
 
 def check_range(zeros: torch.Tensor, bits: int) -> None:
