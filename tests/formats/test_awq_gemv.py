@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pickle
 
+import hypothesis
 import pytest
 import torch
 from formats.makers import Case, random_scales, random_words, settings
@@ -73,6 +74,7 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(tensors=tensors, config=config_of(version, group_size=size), k=k, n=n)
 
 
+@hypothesis.settings(deadline=None)
 @given(case=cases())
 def test_any_tensor_returns_bit_for_bit_and_decodes_as_the_reference(case: Case) -> None:
     """Writer and way back give exactly the stored words; each weight is the float64 one, rounded once."""

@@ -181,10 +181,7 @@ def test_unusable_values_name_key_and_values(change: dict[str, Any], text: str) 
     [
         GPTQ | {"quant_method": "gguf", "format": "gguf"},
         GPTQ | {"quant_method": "unheard"},
-        GPTQ | {"format": "gptq_p"},
-        AWQ | {"version": "gemv"},
         AWQ | {"version": "gemm_v9"},
-        AWQ | {"backend": "llm-awq"},
         AWQ | {"version": "marlin"},
         GPTQ | {"format": "gemm"},
     ],
