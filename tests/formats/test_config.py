@@ -182,7 +182,9 @@ def test_unusable_values_name_key_and_values(change: dict[str, Any], text: str) 
         GPTQ | {"quant_method": "gguf", "format": "gguf"},
         GPTQ | {"quant_method": "unheard"},
         AWQ | {"version": "gemm_v9"},
-        AWQ | {"version": "marlin"},
+        AWQ | {"version": "bitblas"},
+        GPTQ | {"format": "bitblas"},
+        {"method": "nf12", "format": "nf12", "bits": 12, "group_size": -1},
         GPTQ | {"format": "gemm"},
     ],
 )

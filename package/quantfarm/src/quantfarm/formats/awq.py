@@ -17,6 +17,7 @@ from quantfarm.formats import shapes, stored_codes, zeros
 from quantfarm.formats.config import QuantConfig
 from quantfarm.formats.packing import AWQ_PER_WORD, pack_awq, unpack_awq
 from quantfarm.formats.quant_tensor import QuantTensor
+from quantfarm.formats.settings.affine import refuse_native
 from quantfarm.formats.shapes import Expected, Side
 
 _MATRICES = ("qweight", "qzeros", "scales")
@@ -44,6 +45,7 @@ def read(
     Raises:
         TensorMismatch: shapes or dtypes do not fit; lists every problem with both numbers.
     """
+    refuse_native(tensors, module)
     shapes.refuse(module, shapes.missing(tensors, _MATRICES), config.source)
     shapes.refuse(module, shapes.flat(tensors, _MATRICES), config.source)
     rows, words = tensors["qweight"].shape

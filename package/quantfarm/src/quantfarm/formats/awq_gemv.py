@@ -21,6 +21,7 @@ from quantfarm.formats.config import QuantConfig
 from quantfarm.formats.packing import pack_columns, unpack_columns
 from quantfarm.formats.quant_tensor import QuantTensor
 from quantfarm.formats.shapes import Expected, Side
+from quantfarm.formats.table import find
 
 _BITS = 4
 _PER_WORD = 8
@@ -31,21 +32,20 @@ _PADDING = {32: 4, 64: 2}
 
 @dataclass(frozen=True, kw_only=True)
 class _Layout:
-    """How one of the formats lies: the tensor of zero points, its foreign name, divisors, dtype and codes a word."""
+    """How one of the formats lies: the tensor of zero points, its foreign name, divisors and dtype of the words."""
 
     points: str
     other: str
+    word: torch.dtype
     k_multiple: int
     n_multiple: int
-    word: torch.dtype
 
 
-_FAST = _Layout(points="qzeros", other="scaled_zeros", k_multiple=64, n_multiple=4, word=torch.int16)
-_LAYOUTS = {
-    FORMAT.GEMV: _Layout(points="qzeros", other="scaled_zeros", k_multiple=8, n_multiple=1, word=torch.int32),
-    FORMAT.GEMV_FAST: _FAST,
-    FORMAT.LLM_AWQ: replace(_FAST, points="scaled_zeros", other="qzeros"),
-}
+def _layout(name: FORMAT) -> _Layout:
+    row, fast = find(METHOD.AWQ, name), name is not FORMAT.GEMV
+    points, other = ("scaled_zeros", "qzeros") if name is FORMAT.LLM_AWQ else ("qzeros", "scaled_zeros")
+    word = torch.int16 if fast else torch.int32
+    return _Layout(points=points, other=other, word=word, k_multiple=row.k_multiple, n_multiple=row.n_multiple)
 
 
 def read(
@@ -71,7 +71,7 @@ def read(
         TensorMismatch: shapes, dtypes or values do not fit, or zero points are there under both names; lists every
             problem with both numbers.
     """
-    layout, name = _LAYOUTS[config.format], config.format
+    layout, name = _layout(config.format), config.format
     needed = ("qweight", layout.points, "scales")
     shapes.refuse(module, [*shapes.missing(tensors, needed), *_two_names(tensors, layout)], config.source)
     shapes.refuse(module, shapes.flat(tensors, needed), config.source)
@@ -114,7 +114,7 @@ def write(tensor: QuantTensor, config: QuantConfig, *, force: bool = False) -> d
             rounded (GEMV_FAST, LLM_AWQ). ``force`` allows the rounding that other writers of the two do.
         ValueError: the codes are held by a kernel's layout.
     """
-    codes, layout = tensor.held_codes(), _LAYOUTS[config.format]
+    codes, layout = tensor.held_codes(), _layout(config.format)
     shapes.refuse_writing(config.format, _obstacles(tensor, layout))
     padded = _PER_WORD * _zero_words(tensor.k, tensor.group_size)
     written = dict(stored_codes.way_back(config.format, bits=_BITS, k=tensor.k)(codes))
@@ -189,7 +189,7 @@ def _two_names(tensors: Mapping[str, torch.Tensor], layout: _Layout) -> list[str
 
 
 def _problems(tensors: Mapping[str, torch.Tensor], config: QuantConfig, k: int, n: int) -> list[str]:
-    layout, gemv, size = _LAYOUTS[config.format], config.format is FORMAT.GEMV, _size(config, k)
+    layout, gemv, size = _layout(config.format), config.format is FORMAT.GEMV, _size(config, k)
     lines = _group_lines(k, size)
     for name, side, value, multiple in (("qweight", "K", k, layout.k_multiple), ("qweight", "N", n, layout.n_multiple)):
         if value % multiple:

@@ -17,8 +17,8 @@ from quantfarm.declare.scheme import Scheme
 from quantfarm.errors import InexactConversion
 from quantfarm.formats import shapes, stored_codes, zeros
 from quantfarm.formats.config import QuantConfig, ZeroRule
-from quantfarm.formats.packing import PLANE_BLOCK
 from quantfarm.formats.quant_tensor import QuantTensor
+from quantfarm.formats.settings.affine import refuse_native
 from quantfarm.formats.shapes import Expected, Side
 from quantfarm.formats.table import find
 
@@ -47,11 +47,13 @@ def read(
     Raises:
         TensorMismatch: shapes, dtypes or group indices do not fit; lists every problem with both numbers.
     """
+    refuse_native(tensors, module)
     shapes.refuse(module, shapes.missing(tensors, _MATRICES), config.source)
     shapes.refuse(module, shapes.flat(tensors, _MATRICES), config.source)
     k = _inputs(tensors, config.bits) if k is None else k
     n = tensors["qweight"].shape[1] if n is None else n
-    lines = [*shapes.problems(tensors, _expected(config, k, n)), *_blocks(config, k, n)]
+    lines = shapes.problems(tensors, _expected(config, k, n))
+    lines += [shapes.line(name, side, f"a multiple of {d}", size) for name, side, d, size in _sides(config, k, n)]
     if config.desc_act and "g_idx" not in tensors:
         lines.append(shapes.line("g_idx", "tensor", f"[{k}] (desc_act is true)", "none"))
     shapes.refuse(module, lines, config.source)
@@ -137,23 +139,19 @@ def _expected(config: QuantConfig, k: int, n: int) -> tuple[Expected, ...]:
     )
 
 
-def _blocks(config: QuantConfig, k: int, n: int) -> list[str]:
-    """Return what the planes of GPTQ_P can not hold: they take 32 codes at a time in both directions."""
-    if config.format is not FORMAT.GPTQ_P:
-        return []
-    sides = (("qweight", "K", k), ("qzeros", "N", n))
-    return [shapes.line(name, side, f"a multiple of {PLANE_BLOCK}", v) for name, side, v in sides if v % PLANE_BLOCK]
+def _sides(config: QuantConfig, k: int, n: int) -> list[tuple[str, str, int, int]]:
+    """Return (tensor, side, needed divisor, size) of what the format can not hold: GPTQ_P takes 32 codes at a time."""
+    row = find(config.method, config.format)
+    both = (("qweight", "K", row.k_multiple, k), ("qzeros", "N", row.n_multiple, n))
+    return [side for side in both if side[3] % side[2]]
 
 
 def _obstacles(tensor: QuantTensor, config: QuantConfig) -> list[str]:
     """Return what of the tensor the format can not hold, a line each."""
-    held = find(config.method, config.format).bits
-    bits = tensor.scheme.bits
+    held, bits = find(config.method, config.format).bits, tensor.scheme.bits
     lines = [] if bits in held else [f"bits: needs one of {', '.join(map(str, held))}, got {bits}"]
-    if config.format is FORMAT.GPTQ_P:
-        sides = (("K", tensor.k), ("N", tensor.n))
-        lines += [f"{side}: needs a multiple of {PLANE_BLOCK}, got {v}" for side, v in sides if v % PLANE_BLOCK]
-    return lines
+    sides = _sides(config, tensor.k, tensor.n)
+    return [*lines, *(f"{side}: needs a multiple of {divisor}, got {size}" for _, side, divisor, size in sides)]
 
 
 def _group_index(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -33,6 +33,8 @@ class FormatRow:
             it has none. Its module imports no torch.
         keys: those keys.
         dialect: other tensor names for the same pair, such as ``compressed-tensors``; empty for the usual ones.
+        k_multiple, n_multiple: what the layout needs of inputs and outputs.
+        whole_groups: whether the groups must divide the inputs.
     """
 
     format: FORMAT
@@ -47,6 +49,9 @@ class FormatRow:
     settings: str = ""
     keys: tuple[str, ...] = ()
     dialect: str = ""
+    k_multiple: int = 1
+    n_multiple: int = 1
+    whole_groups: bool = False
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -80,8 +85,11 @@ _FP8_KEYS = (
 )
 _QZEROS = ("qweight", "qzeros", "scales")
 
+_NATIVE = ("B", "s", "workspace")
+"""Tensors of files in the old layout of the Marlin kernel itself: known, so that they are refused by name."""
 
-def _gptq(name: FORMAT, bits: tuple[int, ...]) -> FormatRow:
+
+def _gptq(name: FORMAT, bits: tuple[int, ...], block: int = 1) -> FormatRow:
     return FormatRow(
         format=name,
         methods=(METHOD.GPTQ,),
@@ -92,10 +100,16 @@ def _gptq(name: FORMAT, bits: tuple[int, ...]) -> FormatRow:
         markers=("qweight",),
         tensors=_QZEROS,
         optional=("g_idx", "bias"),
+        k_multiple=block,
+        n_multiple=block,
     )
 
 
-def _awq(name: FORMAT, module: str, tensors: tuple[str, ...], optional: tuple[str, ...]) -> FormatRow:
+def _awq(name: FORMAT, module: str, multiples: tuple[int, int], points: tuple[str, str]) -> FormatRow:
+    """``points``: the tensor of zero points, and another layout's name for it.
+
+    A module that has both is refused by the reader, not read by halves.
+    """
     return FormatRow(
         format=name,
         methods=(METHOD.AWQ,),
@@ -104,20 +118,38 @@ def _awq(name: FORMAT, module: str, tensors: tuple[str, ...], optional: tuple[st
         writer=f"quantfarm.formats.{module}:write",
         facts=_AFFINE_FACTS,
         markers=("qweight",),
-        tensors=tensors,
-        optional=optional,
+        tensors=("qweight", points[0], "scales"),
+        optional=tuple(part for part in ("bias", points[1]) if part),
+        k_multiple=multiples[0],
+        n_multiple=multiples[1],
+        whole_groups=True,
     )
 
 
+def _labelled_marlin(row: FormatRow, bits: tuple[int, ...]) -> FormatRow:
+    """Return a row for tensors of another format under the legacy label (formats, section 7)."""
+    return replace(
+        row,
+        format=FORMAT.MARLIN,
+        bits=bits,
+        markers=(*row.markers, _NATIVE[0]),
+        optional=(*row.optional, *_NATIVE),
+    )
+
+
+_V1 = _gptq(FORMAT.GPTQ, (2, 3, 4, 8))
+_GEMM = _awq(FORMAT.GEMM, "awq", (1, 8), ("qzeros", ""))
+
 FORMATS: tuple[FormatRow, ...] = (
-    _gptq(FORMAT.GPTQ, (2, 3, 4, 8)),
+    _V1,
     _gptq(FORMAT.GPTQ_V2, (2, 3, 4, 8)),
-    _gptq(FORMAT.GPTQ_P, (2, 3, 4, 5, 6, 7, 8)),
-    _awq(FORMAT.GEMM, "awq", _QZEROS, ("bias",)),
-    # Each of these knows the other's name of the zero points, so that a module with both is refused and not halved.
-    _awq(FORMAT.GEMV, "awq_gemv", _QZEROS, ("bias", "scaled_zeros")),
-    _awq(FORMAT.GEMV_FAST, "awq_gemv", _QZEROS, ("bias", "scaled_zeros")),
-    _awq(FORMAT.LLM_AWQ, "awq_gemv", ("qweight", "scaled_zeros", "scales"), ("bias", "qzeros")),
+    _gptq(FORMAT.GPTQ_P, (2, 3, 4, 5, 6, 7, 8), block=32),
+    _labelled_marlin(_V1, (4, 8)),
+    _GEMM,
+    _awq(FORMAT.GEMV, "awq_gemv", (8, 1), ("qzeros", "scaled_zeros")),
+    _awq(FORMAT.GEMV_FAST, "awq_gemv", (64, 4), ("qzeros", "scaled_zeros")),
+    _awq(FORMAT.LLM_AWQ, "awq_gemv", (64, 4), ("scaled_zeros", "qzeros")),
+    _labelled_marlin(_GEMM, (4,)),
     FormatRow(
         format=FORMAT.PAROQUANT,
         methods=(METHOD.PARO,),
@@ -221,6 +253,14 @@ RULES: tuple[LoaderRule, ...] = (
 """The special cases of the loader, one row each. They act as reasons; there is no second selector."""
 
 
+UNREADABLE: Mapping[FORMAT, str] = {
+    FORMAT.BITBLAS: "its bytes are arranged by the library bitblas for one version and one target, and this version "
+    "has no adapter to that library",
+    FORMAT.NF12_AD: "its layout (tensor names, tiles, escape codes) is not public, and none is guessed",
+}
+"""Formats that have a name and no reader, with the reason."""
+
+
 @cache
 def rule_of(method: METHOD, format: FORMAT, code_type: str = "") -> LoaderRule:  # noqa: A002 - see ``find``
     """Return the rule of a pair and the type inside the format; one that demands nothing where there is none."""
@@ -241,8 +281,9 @@ def find(method: METHOD, format: FORMAT, dialect: str = "") -> FormatRow:  # noq
             return row
     if rows:
         return rows[0]
+    why = UNREADABLE.get(format, "no reader for this pair")
     raise UnknownFormat(
-        f"cannot read method {method.value} with format {format.value}: no reader for this pair",
+        f"cannot read method {method.value} with format {format.value}: {why}",
         lines=known_lines(),
         remedy="use a checkpoint in one of these formats",
     )

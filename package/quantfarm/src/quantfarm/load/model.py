@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from quantfarm.declare.names import BACKEND, PROFILE, normalize_backend, normalize_profile
 from quantfarm.errors import ConfigError
 from quantfarm.formats.config import QuantConfig, find_settings, parse
+from quantfarm.formats.table import rule_of
 from quantfarm.load import dense, layers, skeleton
 from quantfarm.load.checkpoint import Checkpoint, open_checkpoint
 from quantfarm.load.report import LoadReport
@@ -72,16 +73,25 @@ def load(  # noqa: PLR0913, PLR0917 - the published signature
     folder = skeleton.find_folder(model_id_or_path, hub)
     config = _settings(folder, quantize_config)
     checkpoint = open_checkpoint(folder)
-    model, actual = skeleton.build(folder, dtype, trust_remote_code=trust_remote_code, options=options)
+    forced = rule_of(config.method, config.format, config.code_type).forced_dtype
+    said = [f"activations are {forced}: the format {config.format.value} demands it"] if forced else []
+    model, actual = skeleton.build(
+        folder, _or_forced(dtype, forced), trust_remote_code=trust_remote_code, options=options
+    )
     plan = layers.Plan(
         config=config, host=host, device=_torch_device(devices[0]), devices=devices, backend=wanted, dtype=actual
     )
-    model.quantfarm = _fill(model, checkpoint, plan, strategy)
+    model.quantfarm = _fill(model, checkpoint, plan, strategy, said)
     model.quantfarm.log()
     return model
 
 
-def _fill(model: Any, checkpoint: Checkpoint, plan: layers.Plan, profile: PROFILE) -> LoadReport:
+def _or_forced(dtype: object, forced: str) -> object:
+    """Return the dtype that a format demands where the caller named none; another one is refused by the selector."""
+    return forced if forced and dtype in (None, "auto") else dtype
+
+
+def _fill(model: Any, checkpoint: Checkpoint, plan: layers.Plan, profile: PROFILE, said: Sequence[str]) -> LoadReport:
     """Put every tensor into the empty model: quantized layers first, then plain tensors, ties and settings."""
     used, notes = layers.replace_layers(model, checkpoint, plan)
     unpacked, more = layers.stays_dense(model, plan.config, checkpoint.where)
@@ -97,7 +107,7 @@ def _fill(model: Any, checkpoint: Checkpoint, plan: layers.Plan, profile: PROFIL
         dtype=str(plan.dtype).removeprefix("torch."),
         kinds=plan.kinds(),
         dense=tuple(unpacked),
-        notes=tuple(dict.fromkeys([*plan.config.notes, *notes])),
+        notes=tuple(dict.fromkeys([*plan.config.notes, *said, *notes])),
     )
 
 

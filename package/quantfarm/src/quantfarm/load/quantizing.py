@@ -25,10 +25,11 @@ class Rounding:
     def obstacle(self, k: int, n: int) -> str:
         """Return why a layer of this shape can not be written in the format, or nothing."""
         size = k if self.config.group_size == -1 else self.config.group_size
-        if "g_idx" not in self.row.optional and k % size:
+        if self.row.whole_groups and k % size:
             return f"K={k} is no multiple of group_size={size}"
-        if "g_idx" not in self.row.optional and n % 8:
-            return f"N={n} is no multiple of 8"
+        for side, value, multiple in (("K", k, self.row.k_multiple), ("N", n, self.row.n_multiple)):
+            if value % multiple:
+                return f"{side}={value} is no multiple of {multiple}"
         return ""
 
     def pack(self, name: str, weight: torch.Tensor) -> Made:
