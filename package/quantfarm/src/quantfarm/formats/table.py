@@ -127,11 +127,12 @@ def _awq(name: FORMAT, module: str, multiples: tuple[int, int], points: tuple[st
 
 
 def _labelled_marlin(row: FormatRow, bits: tuple[int, ...]) -> FormatRow:
-    """Return a row for tensors of another format under the legacy label (formats, section 7)."""
+    """Return a row for tensors of another format under the legacy label (formats, section 7), which none should get."""
     return replace(
         row,
         format=FORMAT.MARLIN,
         bits=bits,
+        writer="",
         markers=(*row.markers, _NATIVE[0]),
         optional=(*row.optional, *_NATIVE),
     )
