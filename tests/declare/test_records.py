@@ -39,6 +39,7 @@ DIFFERENCES: dict[tuple[str, str], str] = {
     ("awq_torch", "activations"): "our kernel also takes fp32",
     ("marlin-awq", "bits"): "no writer makes AWQ files of 8 bits",
     ("machete-awq", "bits"): "no writer makes AWQ files of 8 bits",
+    ("gguf_torch", "bits"): "our decoders know every type of ggml, also those of 3 bits and the plain floats",
     ("paroquant_cuda", "k_multiple"): "inputs are turned in pairs",
     ("paroquant_cuda", "n_multiple"): "AWQ words hold eight columns",
     ("gptq_bitblas", "targets"): "a target newer than the package knows is refused, not lowered quietly",

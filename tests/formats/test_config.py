@@ -179,7 +179,6 @@ def test_unusable_values_name_key_and_values(change: dict[str, Any], text: str) 
 @pytest.mark.parametrize(
     "settings",
     [
-        GPTQ | {"quant_method": "gguf", "format": "gguf"},
         GPTQ | {"quant_method": "unheard"},
         AWQ | {"version": "gemm_v9"},
         AWQ | {"version": "bitblas"},

@@ -96,7 +96,14 @@ class QuantConfig:
         if rule is None:
             return self
         overrides: dict[str, Any] = dict(rule.overrides)
-        return _checked(replace(self, **overrides), f"{self.source} (dynamic)")
+        source = f"{self.source} (dynamic)"
+        row = find(self.method, overrides.get("format", self.format), self.dialect)
+        if row.settings:
+            # The method's own settings follow the override: a name in ``bits`` is a type, a width may imply one.
+            told = self.as_settings() | rule.as_overrides()
+            own = row.own_settings()(told, canonical(self.as_settings(), source) | overrides, source)
+            overrides |= {key: own[key] for key in (*_PER_LAYER, "code_type", "details") if key in own}
+        return _checked(replace(self, **overrides), source)
 
     def for_fused(self, names: Sequence[str]) -> QuantConfig | None:
         """Return the common settings of the modules that a runtime fuses into one, or None when all stay dense.

@@ -203,6 +203,18 @@ FORMATS: tuple[FormatRow, ...] = (
         settings="quantfarm.formats.settings.fp8:settings",
         keys=_FP8_KEYS,
     ),
+    FormatRow(
+        format=FORMAT.GGUF,
+        methods=(METHOD.GGUF,),
+        bits=(1, 2, 3, 4, 5, 6, 8, 16, 32),
+        reader="quantfarm.formats.gguf:read",
+        writer="quantfarm.formats.gguf:write",
+        facts="quantfarm.formats.settings.gguf:facts",
+        markers=("qweight",),
+        tensors=("qweight",),
+        optional=("bias",),
+        settings="quantfarm.formats.settings.gguf:settings",
+    ),
 )
 """Every layout this version reads, in the order in which messages list them."""
 

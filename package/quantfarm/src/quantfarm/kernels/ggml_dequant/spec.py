@@ -1,9 +1,10 @@
-"""Declarations of the portable path of ggml types."""
+"""Declarations of the portable path of ggml types: every type that the reader knows."""
 
+from quantfarm.declare.ggml import CODED, PLAIN
 from quantfarm.declare.names import BACKEND, FORMAT, METHOD
 from quantfarm.declare.parts import ANYWHERE, GGUF_FLOAT, LICENCE, MAINTAINERS, PORTABLE, TORCH
 from quantfarm.declare.scheme import WeightKind
-from quantfarm.declare.spec import UNDECLARED, Accepts, Features, KernelSpec, ShapeRule
+from quantfarm.declare.spec import Accepts, Features, KernelSpec, ShapeRule
 
 _FEATURES = Features(
     bias=True,
@@ -11,8 +12,8 @@ _FEATURES = Features(
     adapters=("lora",),
     sharded_load=True,
     raw_packing=True,
-    deterministic=UNDECLARED,
-    keeps_source=UNDECLARED,
+    deterministic=True,
+    keeps_source=True,
 )
 
 GGUF = KernelSpec(
@@ -23,10 +24,20 @@ GGUF = KernelSpec(
         Accepts(
             formats=(FORMAT.GGUF,),
             weight_kind=WeightKind.INT,
-            bits=(1, 2, 4, 5, 6, 8),
+            bits=(1, 2, 3, 4, 5, 6, 8),
             group_sizes=(),
             sym=(),
             act_order=(),
+            code_types=CODED,
+        ),
+        Accepts(
+            formats=(FORMAT.GGUF,),
+            weight_kind=WeightKind.FLOAT,
+            bits=(16, 32),
+            group_sizes=(),
+            sym=(),
+            act_order=(),
+            code_types=PLAIN,
         ),
     ),
     pack_dtypes=("int8", "int16", "int32"),
@@ -42,8 +53,8 @@ GGUF = KernelSpec(
     features=_FEATURES,
     tolerance=GGUF_FLOAT,
     priorities={FORMAT.GGUF: 15},
-    origin="declared from the contract; no code yet",
+    origin="own work",
     licence=LICENCE,
     maintainers=MAINTAINERS,
-    notes=("the width follows the ggml type",),
+    notes=("the width follows the ggml type; 16 and 32 bits are plain floats that a file states as a type",),
 )
