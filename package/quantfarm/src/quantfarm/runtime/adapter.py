@@ -1,4 +1,4 @@
-"""LoRA adapters: ``out = base + x A B``, computed in fp32, as a new tensor."""
+"""LoRA adapters: ``out = base + scale x A B``, computed in fp32, as a new tensor."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ class LoraAdapter(nn.Module):
     Args:
         lora_a: [K, rank], fp16, bf16 or fp32; kept in its dtype, so no value leaves its range by a cast.
         lora_b: [rank, N], likewise.
+        scale: what the product of both is multiplied by; alpha / rank where a file states alpha.
 
     Raises:
-        ValueError: shapes that do not fit each other, or rank 0.
+        ValueError: shapes that do not fit each other, rank 0, or values that are not finite.
         TypeError: another dtype.
     """
 
-    def __init__(self, lora_a: torch.Tensor, lora_b: torch.Tensor) -> None:
+    def __init__(self, lora_a: torch.Tensor, lora_b: torch.Tensor, *, scale: float = 1.0) -> None:
         super().__init__()
         if lora_a.dim() != 2 or lora_b.dim() != 2 or lora_a.shape[1] != lora_b.shape[0]:
             found = f"{list(lora_a.shape)} and {list(lora_b.shape)}"
@@ -34,14 +35,19 @@ class LoraAdapter(nn.Module):
         for name, factor in (("lora_A", lora_a), ("lora_B", lora_b)):
             if factor.dtype not in _DTYPES:
                 raise TypeError(f"adapter: {name} needs float16, bfloat16 or float32, got {factor.dtype}")
+            bad = int((~torch.isfinite(factor)).sum())
+            if bad:
+                raise ValueError(f"adapter: {name} needs finite values, got {bad} that are not")
+        self.scale = scale
         self.lora_A = nn.Parameter(lora_a.detach().clone())
         self.lora_B = nn.Parameter(lora_b.detach().clone())
 
     def forward(self, x: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
-        """Return base + x A B in base's dtype; ``base`` stays as it is, since autograd may hold it."""
+        """Return base + scale x A B in base's dtype; ``base`` stays as it is, since autograd may hold it."""
+        wide = torch.promote_types(x.dtype, torch.float32)
         with without_autocast(x.device):
-            narrow = x.to(torch.float32) @ self.lora_A.to(torch.float32)
-            return (base.to(torch.float32) + narrow @ self.lora_B.to(torch.float32)).to(base.dtype)
+            narrow = x.to(wide) @ self.lora_A.to(wide)
+            return (base.to(wide) + (narrow @ self.lora_B.to(wide)).mul(self.scale)).to(base.dtype)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> LoraAdapter:
         """Follow device moves and ignore dtype moves: bf16 factors have a range that fp16 lacks."""
