@@ -67,7 +67,7 @@ def test_dtype_defaults_to_the_configuration() -> None:
         ({"allow_remote_adapter": True}, ConfigError, "allow_remote_adapter: needs nothing, got True"),
         ({"adapter_revision": "main"}, ConfigError, "adapter_revision"),
         ({"adapter_sha256": "00"}, ConfigError, r"set_adapter"),
-        ({"quantize_config": {"adapter": {"name": "lora", "path": "x", "rank": 8}}}, ConfigError, "name an adapter"),
+        ({"quantize_config": {"adapter": {"name": "lora", "path": "x", "rank": 8}}}, ConfigError, "fetches none"),
         ({"quantize_config": {"bits": 5}}, ConfigError, "bits"),
         ({"device_map": {"model": "cpu", "lm_head": "cuda:0"}}, ConfigError, "several devices"),
         ({"device": "cpu:x"}, UnknownName, "device"),

@@ -32,7 +32,7 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
 QUANTIZER_ONLY = frozenset(
     {
         *("static_groups", "true_sequential", "damp_percent", "damp_auto_increment", "mse", "act_group_aware"),
-        *("gptaq", "foem", "hessian", "fallback", "is_marlin_format", "backend"),
+        *("gptaq", "foem", "hessian", "fallback", "is_marlin_format", "backend", "adapter"),
     }
 )
 """Known keys that tell how weights were made, or that are judged apart; they carry nothing a reader needs."""

@@ -17,6 +17,7 @@ from quantfarm.formats import table
 from quantfarm.formats.config import QuantConfig
 from quantfarm.formats.packed import packed_modules
 from quantfarm.formats.weights.base import Weight
+from quantfarm.load.adapters import KIND, Factors
 from quantfarm.load.checkpoint import Checkpoint, shortened
 from quantfarm.load.report import LayerKind
 from quantfarm.runtime.linear import QuantLinear
@@ -28,7 +29,7 @@ from quantfarm.select.selection import Selection
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What every layer of one load shares: settings, machine, wishes."""
+    """What every layer of one load shares: settings, machine, wishes; ``adapters`` go to their modules in the end."""
 
     config: QuantConfig
     host: Host
@@ -36,6 +37,7 @@ class Plan:
     devices: tuple[Device, ...]
     backend: BACKEND
     dtype: torch.dtype
+    adapters: Factors = field(default_factory=dict)
     _chosen: dict[Request, Selection] = field(default_factory=dict, repr=False)
     _modules: dict[Request, list[str]] = field(default_factory=dict, repr=False)
 
@@ -56,6 +58,7 @@ class Plan:
             code_type=tensor.code_type,
             devices=self.devices,
             backend=self.backend,
+            adapter=KIND if name in self.adapters else None,
             sharded=sharded,
         )
         if request not in self._chosen:

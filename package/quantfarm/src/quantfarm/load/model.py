@@ -13,6 +13,7 @@ from quantfarm.errors import ConfigError
 from quantfarm.formats.config import QuantConfig, find_settings, parse
 from quantfarm.formats.table import rule_of
 from quantfarm.load import dense, layers, skeleton
+from quantfarm.load.adapters import Factors, attach, read_adapters
 from quantfarm.load.checkpoint import Checkpoint, open_checkpoint
 from quantfarm.load.report import LoadReport
 from quantfarm.runtime.instruction_set import force
@@ -48,7 +49,7 @@ def load(  # noqa: PLR0913, PLR0917 - the published signature
         backend: AUTO and AUTO_TRAINABLE choose for each layer; any other name is a demand for all of them.
         profile: accepted and noted, since a packed checkpoint can be opened in one way only.
         trust_remote_code: whether code from the folder may run, as transformers means it.
-        allow_remote_adapter: an error when given, as the next two: this version fetches no adapter.
+        allow_remote_adapter: an error when given, as the next two; the settings may name a local adapter only.
         adapter_revision: see allow_remote_adapter.
         adapter_sha256: see allow_remote_adapter.
         **kwargs: ``dtype`` (or ``torch_dtype``), ``attn_implementation``, and the options of a hub download.
@@ -71,15 +72,16 @@ def load(  # noqa: PLR0913, PLR0917 - the published signature
     force(host.settings.cpu_isa)
     devices = _one_device(device_map, device, host)
     folder = skeleton.find_folder(model_id_or_path, hub)
-    config = _settings(folder, quantize_config)
+    config, adapters = _settings(folder, quantize_config)
     checkpoint = open_checkpoint(folder)
     forced = rule_of(config.method, config.format, config.code_type).forced_dtype
     said = [f"activations are {forced}: the format {config.format.value} demands it"] if forced else []
     model, actual = skeleton.build(
         folder, _or_forced(dtype, forced), trust_remote_code=trust_remote_code, options=options
     )
+    target = _torch_device(devices[0])
     plan = layers.Plan(
-        config=config, host=host, device=_torch_device(devices[0]), devices=devices, backend=wanted, dtype=actual
+        config=config, host=host, device=target, devices=devices, backend=wanted, dtype=actual, adapters=adapters
     )
     model.quantfarm = _fill(model, checkpoint, plan, strategy, said)
     model.quantfarm.log()
@@ -94,6 +96,7 @@ def _or_forced(dtype: object, forced: str) -> object:
 def _fill(model: Any, checkpoint: Checkpoint, plan: layers.Plan, profile: PROFILE, said: Sequence[str]) -> LoadReport:
     """Put every tensor into the empty model: quantized layers first, then plain tensors, ties and settings."""
     used, notes = layers.replace_layers(model, checkpoint, plan)
+    attach(model, plan.adapters)
     unpacked, more = layers.stays_dense(model, plan.config, checkpoint.where)
     notes += more + dense.fill(model, checkpoint, used, plan.device)
     if profile is not PROFILE.AUTO:
@@ -117,10 +120,10 @@ def _refuse_unknown(kwargs: dict[str, Any]) -> None:
         raise TypeError(f"load: unknown keyword {', '.join(kwargs)}; known: {known}")
 
 
-def _settings(folder: Path, given: Mapping[str, Any] | QuantConfig | None) -> QuantConfig:
-    """Return the effective settings: the folder's, with the argument's keys on top."""
+def _settings(folder: Path, given: Mapping[str, Any] | QuantConfig | None) -> tuple[QuantConfig, Factors]:
+    """Return the effective settings, the folder's with the argument's keys on top, and the adapters that they name."""
     if isinstance(given, QuantConfig):
-        return given
+        return given, {}
     try:
         stored, source = find_settings(folder)
     except ConfigError:
@@ -130,13 +133,8 @@ def _settings(folder: Path, given: Mapping[str, Any] | QuantConfig | None) -> Qu
     else:
         source = f"{source} and {_ARGUMENT}" if given else source
     settings = {**stored, **(given or {})}
-    if settings.get("adapter"):
-        raise ConfigError(
-            f"cannot load {folder}: the settings name an adapter, and this version loads none",
-            lines=[f"adapter: needs nothing, got {settings['adapter']}"],
-            remedy="remove the key, then attach factors with QuantLinear.set_adapter",
-        )
-    return parse(settings, source=source)
+    named = settings.get("adapter")
+    return parse(settings, source=source), read_adapters(named, folder) if named else {}
 
 
 def _refuse_adapters(allow: bool, revision: str | None, sha256: str | None) -> None:
