@@ -17,7 +17,7 @@ FARM_LIGHT = {"runner", "evidence", "statistics", "cells"}
 """Modules of the farm that also run on machines without network, with the light set of packages only."""
 
 _LOW = {"declare", "errors"}
-_PACKING = {"formats.packing", "formats.packing_tiles", "formats.packing_trellis"}
+_PACKING = {"formats.packing", "formats.packing_tiles", "formats.packing_codebooks"}
 _WEIGHTS = {"formats.quant_tensor", "formats.weights", *_PACKING}
 ARROWS: dict[str, set[str]] = {
     "declare": {"declare"},

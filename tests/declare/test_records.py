@@ -45,6 +45,7 @@ DIFFERENCES: dict[tuple[str, str], str] = {
     ("gptq_bitblas", "targets"): "a target newer than the package knows is refused, not lowered quietly",
     ("awq_bitblas", "targets"): "a target newer than the package knows is refused, not lowered quietly",
     ("exl3_torch", "platforms"): "the path is torch alone, and torch runs on every platform",
+    ("vptq_torch", "raw_packing"): "codebooks come from clustering, so there is no packer from floats",
     ("qqq", "devices"): "a family that is declared and refused when it runs is not declared",
     **{
         (spec.name, "desc_act"): NO_INDEX

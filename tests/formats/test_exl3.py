@@ -20,7 +20,7 @@ from quantfarm.errors import ConfigError, InexactConversion, TensorMismatch
 from quantfarm.formats.config import parse
 from quantfarm.formats.exl3 import write
 from quantfarm.formats.facts import TensorFact
-from quantfarm.formats.packing_trellis import pack_signs, pack_states, unpack_signs, unpack_states
+from quantfarm.formats.packing_codebooks import pack_signs, pack_states, unpack_signs, unpack_states
 from quantfarm.formats.settings.exl3 import Codebook, facts
 from quantfarm.formats.table import find
 from quantfarm.formats.weights.trellis import codebook_table, hadamard, natural

@@ -84,7 +84,7 @@ class QuantConfig:
         """Return the settings of one module, or None when it stays dense.
 
         Order: excluding dynamic rules, ``modules_to_not_convert``, the output head, then the first including
-        rule that matches. Module names are checkpoint names, never those of a fused runtime layer.
+        rule that matches; last what the method's own settings say about this layer. Module names are checkpoint names, never those of a fused runtime layer.
         """
         if any(rule.exclude and rule.matches(name) for rule in self.dynamic):
             return None
@@ -93,8 +93,13 @@ class QuantConfig:
         if name.rpartition(".")[2] == "lm_head" and not self.lm_head:
             return None
         rule = next((rule for rule in self.dynamic if not rule.exclude and rule.matches(name)), None)
-        if rule is None:
-            return self
+        config = self if rule is None else self._under(rule)
+        row = find(config.method, config.format, config.dialect)
+        own = row.layer_settings()(config.details, name, config.source)
+        return None if own is None else replace(config, **own) if own else config
+
+    def _under(self, rule: DynamicRule) -> QuantConfig:
+        """Return the settings with the overrides of one dynamic rule."""
         overrides: dict[str, Any] = dict(rule.overrides)
         source = f"{self.source} (dynamic)"
         row = find(self.method, overrides.get("format", self.format), self.dialect)

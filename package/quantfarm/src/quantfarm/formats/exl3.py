@@ -15,7 +15,7 @@ from quantfarm.declare.names import FORMAT, METHOD
 from quantfarm.errors import InexactConversion
 from quantfarm.formats import shapes
 from quantfarm.formats.config import QuantConfig
-from quantfarm.formats.packing_trellis import TILE, unpack_signs
+from quantfarm.formats.packing_codebooks import TILE, unpack_signs
 from quantfarm.formats.settings.exl3 import MULTIPLIERS, Codebook, multiplier_of, scheme, storage_of
 from quantfarm.formats.shapes import Expected, Side
 from quantfarm.formats.weights.base import Weight

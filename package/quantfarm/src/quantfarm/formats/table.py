@@ -31,6 +31,8 @@ class FormatRow:
         optional: suffixes that a packed module may have.
         settings: ``settings(raw, stated, source) -> fields of QuantConfig`` for keys of the method's own; empty where
             it has none. Its module imports no torch.
+        layers: ``for_module(details, name, source) -> fields of QuantConfig`` where layers have settings of their own,
+            None for a layer that they leave out, which is dense; empty where all layers share them. No torch either.
         keys: those keys.
         dialect: other tensor names for the same pair, such as ``compressed-tensors``; empty for the usual ones.
         k_multiple, n_multiple: what the layout needs of inputs and outputs.
@@ -47,6 +49,7 @@ class FormatRow:
     tensors: tuple[str, ...]
     optional: tuple[str, ...]
     settings: str = ""
+    layers: str = ""
     keys: tuple[str, ...] = ()
     dialect: str = ""
     k_multiple: int = 1
@@ -75,6 +78,10 @@ class FormatRow:
     def own_settings(self) -> Callable[..., Mapping[str, Any]]:
         """Import and return the function that reads the method's own keys; one that reads nothing without such."""
         return _imported(self.settings) if self.settings else lambda *_: {}
+
+    def layer_settings(self) -> Callable[..., Mapping[str, Any] | None]:
+        """Import and return the function that gives one layer's own settings; one that changes nothing without such."""
+        return _imported(self.layers) if self.layers else lambda *_: {}
 
 
 _AFFINE_FACTS = "quantfarm.formats.settings.affine:facts"
@@ -214,6 +221,34 @@ FORMATS: tuple[FormatRow, ...] = (
         tensors=("qweight",),
         optional=("bias",),
         settings="quantfarm.formats.settings.gguf:settings",
+    ),
+    FormatRow(
+        format=FORMAT.VPTQ,
+        methods=(METHOD.VPTQ,),
+        bits=(1, 2, 3, 4, 5, 6, 7, 8),
+        reader="quantfarm.formats.vptq:read",
+        writer="quantfarm.formats.vptq:write",
+        facts="quantfarm.formats.settings.vptq:facts",
+        markers=("centroids.weight", "indices"),
+        tensors=("centroids.weight", "indices"),
+        optional=(
+            *("res_centroids.weight", "res_indices", "outlier_centroids.weight", "outlier_indices"),
+            *("perm", "weight_scale", "weight_bias", "bias"),
+        ),
+        settings="quantfarm.formats.settings.vptq:settings",
+        layers="quantfarm.formats.settings.vptq:for_module",
+        keys=(
+            *(
+                "config_for_layers",
+                "shared_layer_config",
+                "in_features",
+                "out_features",
+                "vector_lens",
+                "num_centroids",
+            ),
+            *("num_res_centroids", "group_num", "outlier_size", "indices_as_float", "enable_norm", "enable_perm"),
+            *("is_indice_packed", "bias", "vector_quant_dim"),
+        ),
     ),
 )
 """Every layout this version reads, in the order in which messages list them."""

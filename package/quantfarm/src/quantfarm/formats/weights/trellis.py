@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from quantfarm.formats.packing_trellis import TILE, unpack_states
+from quantfarm.formats.packing_codebooks import TILE, unpack_states
 from quantfarm.formats.settings.exl3 import MULTIPLIERS, Codebook
 from quantfarm.formats.weights.base import Weight
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from quantfarm.formats.packing_trellis import TILE
+from quantfarm.formats.packing_codebooks import TILE
 from quantfarm.formats.weights.trellis import BLOCK, TrellisWeight, natural, transformed
 from quantfarm.runtime.epilogue import finish
 from quantfarm.runtime.launches import LaunchCounter

@@ -3,16 +3,16 @@
 from quantfarm.declare.names import BACKEND, FORMAT, METHOD
 from quantfarm.declare.parts import ANYWHERE, LICENCE, MAINTAINERS, PORTABLE, ROTATED, TORCH
 from quantfarm.declare.scheme import WeightKind
-from quantfarm.declare.spec import UNDECLARED, Accepts, Features, KernelSpec, ShapeRule
+from quantfarm.declare.spec import Accepts, Features, KernelSpec, ShapeRule
 
 _FEATURES = Features(
     bias=True,
     training=False,
     adapters=("lora",),
     sharded_load=True,
-    raw_packing=UNDECLARED,
-    deterministic=UNDECLARED,
-    keeps_source=UNDECLARED,
+    raw_packing=False,
+    deterministic=True,
+    keeps_source=True,
 )
 
 VPTQ = KernelSpec(
@@ -25,8 +25,8 @@ VPTQ = KernelSpec(
             weight_kind=WeightKind.VECTOR,
             bits=(1, 2, 3, 4, 5, 6, 7, 8),
             group_sizes=(),
-            sym=UNDECLARED,
-            act_order=UNDECLARED,
+            sym=(),
+            act_order=(),
         ),
     ),
     pack_dtypes=("int32",),
@@ -42,7 +42,7 @@ VPTQ = KernelSpec(
     features=_FEATURES,
     tolerance=ROTATED,
     priorities={FORMAT.VPTQ: 100},
-    origin="declared from the contract; no code yet",
+    origin="own work",
     licence=LICENCE,
     maintainers=MAINTAINERS,
 )

@@ -1,9 +1,13 @@
-"""The bit order of trellis tiles: 16 x 16 weights as one cyclic stream of symbols (formats, section 13).
+"""The bit orders of codes that are looked up: trellis tiles, packed signs, and wide indices.
+
+**Trellis tiles** hold 16 x 16 weights as one cyclic stream of symbols (formats, section 13).
 
 A tile of 256 symbols of b bits lies in 16b words of 16 bits. With the words of each pair swapped it is one stream,
 most significant bit first, that bites its tail: the state of symbol i is the 16 bits that end with that symbol,
 where the stream goes round. So a state is a window over two neighbouring words, and nothing has to be shifted through
 a register.
+
+**Indices** of codebooks (formats, section 14) lie in the little-endian stream of ``packing``, but are up to 32 bits wide.
 """
 
 from __future__ import annotations
@@ -18,6 +22,8 @@ TILE = 16
 SYMBOLS = TILE * TILE
 _STATE_BITS = 16
 _STATE_MASK = (1 << _STATE_BITS) - 1
+_WORD_BITS = 32
+_WORD_MASK = (1 << _WORD_BITS) - 1
 _LANE_ROWS = (0, 1, 8, 9, 0, 1, 8, 9)
 
 
@@ -69,6 +75,29 @@ def pack_signs(signs: torch.Tensor) -> torch.Tensor:
     """Pack signs [n] to int16 [n/16]: the inverse of ``unpack_signs``."""
     places = torch.arange(_STATE_BITS, dtype=torch.int32, device=signs.device)
     return ((signs.view(-1, _STATE_BITS) < 0).to(torch.int32) << places).sum(1).to(torch.int16)
+
+
+def unpack_entries(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
+    """Unpack int32 [..., ceil(count*bits/32)] to int64 [..., count]: a little-endian stream of 1 to 32 bits an entry."""
+    position = torch.arange(count, device=words.device) * bits
+    word, offset = position // _WORD_BITS, position % _WORD_BITS
+    unsigned = torch.nn.functional.pad(words.to(torch.int64) & _WORD_MASK, (0, 1))
+    pairs = unsigned.index_select(-1, word) | (unsigned.index_select(-1, word + 1) << _WORD_BITS)
+    return (pairs >> offset).bitwise_and_((1 << bits) - 1)
+
+
+def pack_entries(entries: torch.Tensor, bits: int) -> torch.Tensor:
+    """Pack [..., count] to int32 [..., ceil(count*bits/32)]: the inverse of ``unpack_entries``; padding is zero."""
+    count = entries.shape[-1]
+    position = torch.arange(count, device=entries.device) * bits
+    word, offset = position // _WORD_BITS, position % _WORD_BITS
+    size = -(-count * bits // _WORD_BITS)
+    words = torch.zeros(*entries.shape[:-1], size + 1, dtype=torch.int64, device=entries.device)
+    shifted = entries.to(torch.int64) << offset
+    words.index_add_(-1, word, shifted & _WORD_MASK)
+    words.index_add_(-1, word + 1, shifted >> _WORD_BITS & _WORD_MASK)
+    # From int64 to int32 torch keeps the low bits, so words with the top bit set come out negative.
+    return words[..., :size].to(torch.int32)
 
 
 @functools.cache
