@@ -24,6 +24,7 @@ from quantfarm.formats.packing_codebooks import pack_signs, pack_states, unpack_
 from quantfarm.formats.settings.exl3 import Codebook, facts
 from quantfarm.formats.table import find
 from quantfarm.formats.weights.trellis import codebook_table, hadamard, natural
+from quantfarm.reference import decode
 
 Tensors = dict[str, torch.Tensor]
 CPU = torch.device("cpu")
@@ -87,6 +88,8 @@ def test_decoded_rows_hold_transforms_and_scales(packed: bool) -> None:
             tensors[short] = pack_signs(tensors.pop(plain))
     read = weight(tensors)
     exact = literal(tensors)
+    reference = torch.from_numpy(decode(tensors, method="exl3", format="exl3", bits=3, group_size=-1))
+    assert float((reference - exact).abs().max()) < 1e-13
     decoded = read.decoded()
     assert decoded.shape == (384, 256)
     assert float((decoded.double() - exact).norm() / exact.norm()) < 4e-7

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import trellis_cases
+import vector_cases
 from load_cases import VOCABULARY, edit, logits, same, stored
 from safetensors.torch import save_file
 from torch import nn
 
 import quantfarm
-from quantfarm.errors import TensorMismatch
+from quantfarm.errors import ConfigError, TensorMismatch
 from quantfarm.runtime.linear import QuantLinear
 
 IDS = torch.tensor([[1, 7, 150, 3]])
@@ -63,7 +65,32 @@ def _exl3(k: int, n: int, seed: int) -> Made:
     return tensors, trellis_cases.literal(tensors)
 
 
-CASES = {"exl3": (trellis_cases.settings(bits=3.5, codebook="mcg", head_bits=None), _exl3)}
+def _case(k: int, n: int) -> vector_cases.Case:
+    """Take every part that a layer can have; sizes that no vector divides."""
+    parts: dict[str, Any] = {"outlier_size": 8, "outlier_vector": 3, "norm": True, "perm": True, "residual": 6}
+    return vector_cases.Case(n=n, vector=6, groups=2, group_size=(k - 8) // 2, **parts)
+
+
+def _vptq(k: int, n: int, seed: int) -> Made:
+    case = replace(_case(k, n), seed=seed)
+    tensors = case.stored()
+    tensors["weight_scale"] *= 0.05
+    tensors["weight_bias"] *= 0.05
+    return tensors, vector_cases.literal(tensors, case.own())
+
+
+_BY_TAIL = {"shared_layer_config": {f"{name}_proj": _case(128, 128).own() for name in "qkvo"}}
+_BY_NAME = {
+    "config_for_layers": {
+        "model.layers.0.mlp.gate_proj": _case(128, 256).own(),
+        "model.layers.0.mlp.up_proj": _case(128, 256).own(),
+        PATH: _case(256, 128).own(),
+    }
+}
+CASES = {
+    "exl3": (trellis_cases.settings(bits=3.5, codebook="mcg", head_bits=None), _exl3),
+    "vptq": ({"quant_method": "vptq", **_BY_TAIL, **_BY_NAME}, _vptq),
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -84,4 +111,12 @@ def test_a_cut_trellis_stops_the_load(plain: nn.Module, tmp_path: Path) -> None:
     _checkpoint(plain, tmp_path / "packed", *CASES["exl3"])
     edit(tmp_path / "packed", lambda t: t.update({f"{PATH}.trellis": t[f"{PATH}.trellis"][:15].clone()}))
     with pytest.raises(TensorMismatch, match=rf"(?s){PATH}.*trellis +tiles: needs 16 \(K=256\), got 15"):
+        quantfarm.load(tmp_path / "packed", device="cpu")
+
+
+def test_a_layer_that_no_setting_describes_stops_the_load(plain: nn.Module, tmp_path: Path) -> None:
+    """Packed tensors of a layer whose settings are gone are refused with its name, not left out."""
+    settings = {"quant_method": "vptq", **_BY_TAIL}
+    _checkpoint(plain, tmp_path / "packed", settings, _vptq)
+    with pytest.raises(ConfigError, match=r"cannot load model\.layers\.0\.mlp\..*the settings do not describe it"):
         quantfarm.load(tmp_path / "packed", device="cpu")

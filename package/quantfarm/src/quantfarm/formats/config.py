@@ -84,7 +84,8 @@ class QuantConfig:
         """Return the settings of one module, or None when it stays dense.
 
         Order: excluding dynamic rules, ``modules_to_not_convert``, the output head, then the first including
-        rule that matches; last what the method's own settings say about this layer. Module names are checkpoint names, never those of a fused runtime layer.
+        rule that matches, last what the method says of single layers. Module names are checkpoint names, never
+        those of a fused runtime layer.
         """
         if any(rule.exclude and rule.matches(name) for rule in self.dynamic):
             return None

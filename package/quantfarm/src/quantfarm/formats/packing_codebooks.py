@@ -7,7 +7,7 @@ most significant bit first, that bites its tail: the state of symbol i is the 16
 where the stream goes round. So a state is a window over two neighbouring words, and nothing has to be shifted through
 a register.
 
-**Indices** of codebooks (formats, section 14) lie in the little-endian stream of ``packing``, but are up to 32 bits wide.
+**Indices** of codebooks (formats, section 14) lie in the little-endian stream of ``packing``, up to 32 bits wide.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def pack_signs(signs: torch.Tensor) -> torch.Tensor:
 
 
 def unpack_entries(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
-    """Unpack int32 [..., ceil(count*bits/32)] to int64 [..., count]: a little-endian stream of 1 to 32 bits an entry."""
+    """Unpack int32 [..., ceil(count*bits/32)] to int64 [..., count]: little-endian, up to 32 bits an entry."""
     position = torch.arange(count, device=words.device) * bits
     word, offset = position // _WORD_BITS, position % _WORD_BITS
     unsigned = torch.nn.functional.pad(words.to(torch.int64) & _WORD_MASK, (0, 1))

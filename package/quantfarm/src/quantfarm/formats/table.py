@@ -238,16 +238,9 @@ FORMATS: tuple[FormatRow, ...] = (
         settings="quantfarm.formats.settings.vptq:settings",
         layers="quantfarm.formats.settings.vptq:for_module",
         keys=(
-            *(
-                "config_for_layers",
-                "shared_layer_config",
-                "in_features",
-                "out_features",
-                "vector_lens",
-                "num_centroids",
-            ),
-            *("num_res_centroids", "group_num", "outlier_size", "indices_as_float", "enable_norm", "enable_perm"),
-            *("is_indice_packed", "bias", "vector_quant_dim"),
+            *("config_for_layers", "shared_layer_config", "in_features", "out_features", "vector_lens"),
+            *("num_centroids", "num_res_centroids", "group_num", "outlier_size", "indices_as_float"),
+            *("enable_norm", "enable_perm", "is_indice_packed", "bias", "vector_quant_dim"),
         ),
     ),
 )

@@ -40,8 +40,8 @@ def read(
 
     Args:
         tensors: by suffix: centroids.weight [G, C*v], indices [G, M, words] int32 (packed) or [G, M, group_size] of 16
-            bits, and as the settings say res_centroids.weight [G, R*v], res_indices, outlier_centroids.weight [1, Co*vo],
-            outlier_indices [1, Mo, outlier_size], perm [K], weight_scale [K], weight_bias [K], bias [N].
+            bits, and as the settings say res_centroids.weight [G, R*v], res_indices, outlier_centroids.weight
+            [1, Co*vo], outlier_indices [1, Mo, outlier_size], perm [K], weight_scale [K], weight_bias [K], bias [N].
         config: settings whose details describe this module, or all modules.
         module: its name.
         k: inputs that the model has; without it the settings say them.

@@ -23,6 +23,7 @@ LAYER_KEYS = (
 
 _OWN = "vector_lens"
 _WIDEST_INDEX = 16
+_WIDEST_WEIGHT = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +199,9 @@ def _check(layer: VectorLayer, own: Mapping[str, Any], source: str) -> None:
         raise wrong("num_centroids", f"1 to {1 << _WIDEST_INDEX}", own["num_centroids"], source)
     if layer.residual_bits > _WIDEST_INDEX:
         raise wrong("num_res_centroids", f"at most {1 << _WIDEST_INDEX}", own["num_res_centroids"], source)
+    if layer.scheme.bits > _WIDEST_WEIGHT:
+        needs = f"vectors so long that indices take at most {_WIDEST_WEIGHT} bits a weight"
+        raise wrong("vector_lens", needs, own["vector_lens"], source)
     whole = [count & (count - 1) == 0 for count in (layer.centroids, layer.residuals)]
     if layer.packed and not all(whole):
         raise wrong("is_indice_packed", "false, since a codebook has no power of two of entries", True, source)
