@@ -193,7 +193,7 @@ def test_a_model_of_another_size_is_refused() -> None:
         ({"vector_lens": [4]}, r"vector_lens: needs \[of outliers, of the others\]"),
         ({"vector_lens": [-1, 0]}, "vector_lens: needs at least one"),
         ({"vector_lens": [-1, 1], "num_centroids": [-1, 512]}, "vector_lens: needs vectors so long that .* at most 8"),
-        ({"num_centroids": [-1, 1 << 17]}, "num_centroids: needs 1 to 65536"),
+        ({"num_centroids": [-1, 1 << 17]}, "num_centroids: needs 2 to 65536"),
         ({"num_centroids": [-1, 12]}, "is_indice_packed: needs false, since a codebook has no power of two"),
         ({"num_res_centroids": [4, -1]}, "num_res_centroids: needs -1 for outliers"),
         ({"num_res_centroids": [-1, 1 << 17]}, "num_res_centroids: needs at most"),

@@ -13,6 +13,7 @@ a register.
 from __future__ import annotations
 
 import functools
+import math
 
 import torch
 
@@ -78,12 +79,23 @@ def pack_signs(signs: torch.Tensor) -> torch.Tensor:
 
 
 def unpack_entries(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
-    """Unpack int32 [..., ceil(count*bits/32)] to int64 [..., count]: little-endian, up to 32 bits an entry."""
-    position = torch.arange(count, device=words.device) * bits
-    word, offset = position // _WORD_BITS, position % _WORD_BITS
-    unsigned = torch.nn.functional.pad(words.to(torch.int64) & _WORD_MASK, (0, 1))
-    pairs = unsigned.index_select(-1, word) | (unsigned.index_select(-1, word + 1) << _WORD_BITS)
-    return (pairs >> offset).bitwise_and_((1 << bits) - 1)
+    """Unpack int32 [..., ceil(count*bits/32)] to int64 [..., count]: little-endian, 1 to 32 bits an entry.
+
+    After ``lanes`` entries one starts at a word again, so each lane lies alike in every such period.
+    """
+    common = math.gcd(bits, _WORD_BITS)
+    length, lanes = bits // common, _WORD_BITS // common
+    periods = -(-count // lanes)
+    wide = torch.nn.functional.pad(words.to(torch.int64), (0, periods * length - words.shape[-1]))
+    wide = wide.bitwise_and_(_WORD_MASK).view(*words.shape[:-1], periods, length)
+    entries = torch.empty(*words.shape[:-1], periods, lanes, dtype=torch.int64, device=words.device)
+    for lane in range(lanes):
+        word, shift = divmod(lane * bits, _WORD_BITS)
+        entry = wide[..., word] >> shift
+        if shift + bits > _WORD_BITS:
+            entry |= wide[..., word + 1] << (_WORD_BITS - shift)
+        entries[..., lane] = entry
+    return entries.bitwise_and_((1 << bits) - 1).flatten(-2)[..., :count]
 
 
 def pack_entries(entries: torch.Tensor, bits: int) -> torch.Tensor:

@@ -195,8 +195,8 @@ def _check(layer: VectorLayer, own: Mapping[str, Any], source: str) -> None:
     """Refuse sizes that no file can have."""
     if layer.vector < 1:
         raise wrong("vector_lens", "at least one output a vector", own["vector_lens"], source)
-    if layer.centroids < 1 or layer.main_bits > _WIDEST_INDEX:
-        raise wrong("num_centroids", f"1 to {1 << _WIDEST_INDEX}", own["num_centroids"], source)
+    if layer.centroids < 2 or layer.main_bits > _WIDEST_INDEX:
+        raise wrong("num_centroids", f"2 to {1 << _WIDEST_INDEX}", own["num_centroids"], source)
     if layer.residual_bits > _WIDEST_INDEX:
         raise wrong("num_res_centroids", f"at most {1 << _WIDEST_INDEX}", own["num_res_centroids"], source)
     if layer.scheme.bits > _WIDEST_WEIGHT:
