@@ -42,7 +42,7 @@ FAMILIES = {
     "qqq_channel": Family(make=functools.partial(integers.qqq, size=-1), tolerance=parts.W4A8),
     "nf4": Family(make=integers.bitsandbytes, tolerance=parts.TABLE),
     "int8": Family(make=functools.partial(integers.bitsandbytes, kind="int8"), tolerance=parts.TABLE),
-    "fp8": Family(make=kinds.fp8, tolerance=parts.SCALED),
+    "fp8": Family(make=kinds.fp8, tolerance=parts.AFFINE),
     "mxfp4": Family(make=kinds.mxfp4, tolerance=parts.TABLE),
     "nvfp4": Family(make=kinds.nvfp4, tolerance=parts.TABLE),
     "q4_k": Family(make=kinds.gguf, tolerance=parts.GGUF_FLOAT),
