@@ -118,6 +118,25 @@ def gptq_cases(draw: st.DrawFn, bits: int) -> Case:
 
 
 @st.composite
+def planar_cases(draw: st.DrawFn) -> Case:
+    """Make stored GPTQ_P tensors of any width: any words, short last groups, with and without act-order."""
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32 - 1)))
+    bits, k, n = draw(st.integers(2, 8)), 32 * draw(st.integers(1, 4)), 32 * draw(st.integers(1, 2))
+    size = draw(st.sampled_from([-1, 16, 32, 48, 128]))
+    groups = 1 if size == -1 else -(-k // size)
+    tensors = {
+        "qweight": random_words(generator, k * bits // 32, n),
+        "qzeros": random_words(generator, groups, n * bits // 32),
+        "scales": random_scales(generator, groups, n, draw(st.sampled_from(_FLOATS))),
+    }
+    ordered = size != -1 and draw(st.booleans())
+    if ordered:
+        tensors["g_idx"] = (torch.arange(k) // size)[torch.randperm(k, generator=generator)].to(torch.int32)
+    config = settings(bits=bits, group_size=size, desc_act=ordered, checkpoint_format="gptq_p")
+    return Case(tensors=tensors, config=config, k=k, n=n)
+
+
+@st.composite
 def awq_cases(draw: st.DrawFn) -> Case:
     """Make stored AWQ GEMM tensors, also with numbers of inputs that 8 does not divide."""
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32 - 1)))

@@ -12,7 +12,7 @@ from load_cases import logits, stored, tiny
 from safetensors.torch import load_file, save_file
 
 import quantfarm
-from quantfarm.errors import CheckpointError, ConfigError, InexactConversion, UnknownFormat
+from quantfarm.errors import CheckpointError, ConfigError, InexactConversion, KernelRefused, UnknownFormat
 from quantfarm.formats.config import find_settings, parse
 from quantfarm.load.convert import convert
 from quantfarm.runtime.linear import QuantLinear
@@ -151,3 +151,17 @@ def test_bad_requests_are_clear(dense: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="bits"):
         convert(dense, tmp_path / "out", bits=5)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["gptq_p", "gemv", "gemv_fast", "llm-awq"])
+def test_planes_and_rows_are_written_and_opened(dense: Path, tmp_path: Path, name: str) -> None:
+    """Rounded into GPTQ_P or a row layout of AWQ, a model opens on the CPU; the last two force fp16 and say so."""
+    convert(dense, tmp_path / "out", group_size=32, sym=True, format=name)
+    model = quantfarm.load(tmp_path / "out", device="cpu")
+    fast = name in ("gemv_fast", "llm-awq")
+    assert bool(torch.isfinite(logits(model, IDS)).all())
+    assert any("the format" in note and "demands it" in note for note in model.quantfarm.notes) is fast
+    assert (model.dtype == torch.float16) is fast
+    if fast:
+        with pytest.raises(KernelRefused, match=r"activation_dtype: needs float16, got float32"):
+            quantfarm.load(tmp_path / "out", device="cpu", dtype="float32")
