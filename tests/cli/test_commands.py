@@ -11,6 +11,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from gguf_files import SMALL, encoded, three, write
 from select_hosts import BASE, HOSTS
 
 from quantfarm import __version__
@@ -199,3 +200,20 @@ def test_explain_works_without_torch() -> None:
     tried = [candidate for candidate in plain["trace"] if candidate["priority"]]
     assert all("toolchain_torch" in {reason["code"] for reason in c["reasons"]} for c in tried)
     assert plain["next"].endswith('"torch>=2.10"')
+
+
+def test_inspect_text_and_json_agree(cli: Cli, tmp_path: Path) -> None:
+    """Both forms have the same facts; a contradiction ends with 1 and a broken file with its own code."""
+    path = write(tmp_path / "m.gguf", encoded(SMALL, three()))
+    code, text, _ = cli("inspect", str(path))
+    assert code == 0
+    assert "2 layers" in text
+    code, out, _ = cli("inspect", str(path), "--json")
+    shown = json.loads(out)
+    assert (code, shown["schema"], len(shown["layers"])) == (0, "quantfarm-inspect/1", 2)
+    write(path, encoded(SMALL | {"llama.block_count": ("u32", 2)}, [replace(three()[1], name="blk.0.w.weight")]))
+    assert cli("inspect", str(path))[0] == 1
+    path.write_bytes(path.read_bytes()[:40])
+    code, out, err = cli("inspect", str(path))
+    assert (code, out) == (5, "")
+    assert "truncated" in err

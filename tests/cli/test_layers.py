@@ -7,10 +7,12 @@ import struct
 from pathlib import Path
 
 import pytest
+from gguf_files import SMALL, Entry, encoded, three, write
 from header_files import GPTQ, checkpoint, write_tensors
 
-from quantfarm.cli.layers import layer_kinds, read_header
+from quantfarm.cli.layers import layer_kinds
 from quantfarm.errors import CheckpointError
+from quantfarm.formats.safetensors_header import read_header
 
 
 def test_layers_of_one_kind_are_told_once(tmp_path: Path) -> None:
@@ -74,3 +76,14 @@ def test_folders_without_layers(tmp_path: Path) -> None:
     write_tensors(tmp_path / "m.safetensors", {"a.weight": ("F16", [4, 4])})
     with pytest.raises(CheckpointError, match="cannot find quantized layers"):
         layer_kinds(tmp_path, (), "auto")
+
+
+def test_a_gguf_file_is_explained_by_its_header(tmp_path: Path) -> None:
+    """Each type and shape of a native file is a kind; embeddings, plain matrices and unknown types are none."""
+    embedding = Entry(name="token_embd.weight", shape=(3, 32), number=8, data=bytes(102))
+    unknown = Entry(name="blk.0.new.weight", shape=(3, 32), number=200, data=bytes(102))
+    named = [Entry(**{**vars(entry), "name": f"blk.0.{entry.name}.weight"}) for entry in three()]
+    path = write(tmp_path / "m.gguf", encoded(SMALL, [embedding, *named, unknown]))
+    kinds = layer_kinds(path, (), "auto", "bf16")
+    assert [kind.modules for kind in kinds] == [("blk.0.eight",), ("blk.0.four",)]
+    assert str(kinds[1].request) == "GGUF int4 g32 sym, K=64 N=16, bf16, q4_0, on the default device"

@@ -119,7 +119,7 @@ def test_dense_folders_and_files_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not a quantized checkpoint"):
         load(tiny(tmp_path / "dense"), device="cpu")
     (tmp_path / "model.gguf").touch()
-    with pytest.raises(CheckpointError, match=r"(?s)a file.*quantfarm convert"):
+    with pytest.raises(CheckpointError, match="the file is empty"):
         load(tmp_path / "model.gguf", device="cpu")
     with pytest.raises(CheckpointError, match="no such folder"):
         load("./nowhere/at-all", device="cpu")

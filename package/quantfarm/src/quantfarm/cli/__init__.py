@@ -1,4 +1,4 @@
-"""The command line: ``quantfarm doctor | explain | convert``."""
+"""The command line: ``quantfarm doctor | explain | inspect | convert``."""
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -23,6 +24,8 @@ from quantfarm.doctor.finding import COULD_NOT_LOOK
 from quantfarm.doctor.report import doctor as examine
 from quantfarm.doctor.text import as_text as report_text
 from quantfarm.errors import KernelRefused, QuantfarmError
+from quantfarm.formats.inspect_folder import inspect_folder
+from quantfarm.formats.inspect_gguf import inspect_gguf
 from quantfarm.select.choose import strictly_refused, survey
 from quantfarm.select.explain import as_text
 from quantfarm.select.host import Host, probe
@@ -106,6 +109,17 @@ def _show_kinds(
         _show("\n\n".join(_text(kind, selection, host) for kind, selection in pairs))
     if supposed:
         _show(f"supposed: {supposed}")
+
+
+@app.command()
+def inspect(
+    path: Annotated[Path, typer.Argument(help="A checkpoint folder or .gguf file.")], *, json: Json = False
+) -> None:
+    """Say what is in a checkpoint and what in it contradicts itself. Exit code 0, or 1 for a contradiction."""
+    native = path.suffix == ".gguf" and not path.is_dir()
+    found = inspect_gguf(path) if native else inspect_folder(path)
+    _show(found.as_json() if json else str(found))
+    raise typer.Exit(found.exit_code)
 
 
 @command(app, ConvertOptions)

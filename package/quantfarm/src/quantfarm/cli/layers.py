@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from quantfarm.declare.names import FORMAT, METHOD
 from quantfarm.errors import CheckpointError
 from quantfarm.formats.config import QuantConfig, find_settings, parse
 from quantfarm.formats.facts import LayerFacts, TensorFact, facts_of
+from quantfarm.formats.gguf_file import matrices, open_gguf
 from quantfarm.formats.packed import packed_modules
+from quantfarm.formats.safetensors_header import read_headers
+from quantfarm.formats.settings.gguf import scheme_of
 from quantfarm.formats.table import find
 from quantfarm.select.request import Device, Request
 
-_LENGTH = struct.Struct("<Q")
-_LONGEST = 100_000_000
 _DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
-
-Header = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,46 +30,11 @@ class LayerKind:
     modules: tuple[str, ...]
 
 
-def read_header(path: Path) -> dict[str, Any]:
-    """Return the header of a safetensors file: tensor name to dtype, shape and place.
-
-    Raises:
-        CheckpointError: the file is cut off or is no safetensors file.
-    """
-    with path.open("rb") as stream:
-        start = stream.read(_LENGTH.size)
-        length = _LENGTH.unpack(start)[0] if len(start) == _LENGTH.size else 0
-        text = stream.read(length) if 0 < length <= _LONGEST else b""
-    try:
-        header = json.loads(text)
-    except ValueError as error:
-        detail = f"header: needs {length} bytes of JSON, got {len(text)}: {error}"
-        raise CheckpointError(
-            f"cannot read {path}: no safetensors file", lines=[detail], remedy="fetch it again"
-        ) from None
-    return {name: facts for name, facts in header.items() if name != "__metadata__"}
-
-
-def read_headers(folder: Path) -> tuple[dict[str, Any], int]:
-    """Return the tensors of every safetensors file of a folder, and the number of files.
-
-    Raises:
-        CheckpointError: there is no such file.
-    """
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise CheckpointError(f"cannot find tensors in {folder}: no *.safetensors file", remedy="name another folder")
-    tensors: dict[str, Any] = {}
-    for path in files:
-        tensors |= read_header(path)
-    return tensors, len(files)
-
-
 def layer_kinds(folder: Path, devices: Iterable[Device], backend: str, dtype: str = "") -> tuple[LayerKind, ...]:
     """Return the distinct kinds of quantized layers of a checkpoint, in the order of first sight.
 
     Args:
-        folder: holds settings and safetensors files.
+        folder: holds settings and safetensors files; or a .gguf file.
         devices: where the layers are to run.
         backend: by what; blank for an automatic choice.
         dtype: the dtype of activations; blank takes that of config.json, else that of the scales.
@@ -78,6 +42,8 @@ def layer_kinds(folder: Path, devices: Iterable[Device], backend: str, dtype: st
     Raises:
         ConfigError, CheckpointError: settings or tensors can not be read.
     """
+    if folder.suffix == ".gguf" and not folder.is_dir():
+        return _native_kinds(folder, devices, backend, dtype)
     settings, source = find_settings(folder)
     config = parse(settings, source=source)
     tensors, files = read_headers(folder)
@@ -94,6 +60,31 @@ def layer_kinds(folder: Path, devices: Iterable[Device], backend: str, dtype: st
     if not kinds:
         row = find(config.method, config.format, config.dialect)
         raise CheckpointError(f"cannot find quantized layers in {folder}: no tensor ends in {' or '.join(row.markers)}")
+    return tuple(LayerKind(request=request, modules=tuple(modules)) for request, modules in kinds.items())
+
+
+def _native_kinds(path: Path, devices: Iterable[Device], backend: str, dtype: str) -> tuple[LayerKind, ...]:
+    """Return the kinds of a .gguf file; a module has the name of its tensor there."""
+    file = open_gguf(path)
+    kinds: dict[Request, list[str]] = {}
+    for name, tensor in matrices(file).items():
+        n, k = tensor.shape
+        assert tensor.type is not None
+        request = Request(
+            method=METHOD.GGUF,
+            format=FORMAT.GGUF,
+            scheme=scheme_of(tensor.type),
+            in_features=k,
+            out_features=n,
+            activation_dtype=dtype or None,
+            code_type=tensor.type.name,
+            devices=tuple(devices),
+            backend=backend,  # type: ignore[arg-type]
+            sharded=len(file.parts) > 1,
+        )
+        kinds.setdefault(request, []).append(name)
+    if not kinds:
+        raise CheckpointError(f"cannot find quantized layers in {path}: no matrix has blocks")
     return tuple(LayerKind(request=request, modules=tuple(modules)) for request, modules in kinds.items())
 
 

@@ -24,7 +24,7 @@ class ExplainOptions:
     """What ``explain`` asks: the layers of a checkpoint, or one layer described by options."""
 
     path: Annotated[
-        Path | None, typer.Argument(help="A checkpoint folder; left out, the options describe a layer.")
+        Path | None, typer.Argument(help="A checkpoint folder or .gguf file; left out, the options describe a layer.")
     ] = None
     method: Annotated[str, typer.Option(help="The algorithm that made the weights.")] = "gptq"
     format: Annotated[str, typer.Option(help="How they lie on disk; blank: the usual one of the method.")] = ""

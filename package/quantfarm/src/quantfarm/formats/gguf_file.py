@@ -149,6 +149,15 @@ def open_gguf(path: Path) -> GgufFile:
     )
 
 
+def matrices(file: GgufFile) -> dict[str, GgufTensor]:
+    """Return the packed matrices that are multiplied with, by module name: embeddings are looked up in instead."""
+    return {
+        name.removesuffix(".weight"): tensor
+        for name, tensor in file.tensors.items()
+        if tensor.type is not None and tensor.type.block > 1 and len(tensor.shape) == 2 and "_embd" not in name
+    }
+
+
 def unknown_type(tensor: GgufTensor) -> str:
     """Return the line of an error for a tensor that nothing here decodes."""
     known = ", ".join(f"{t.number} {t.name}" for t in TYPES)

@@ -24,13 +24,11 @@ def ask(model: Any, folder: str | Path, question: str, *, max_new_tokens: int = 
 
     Args:
         model: as ``load`` returns it.
-        folder: where its tokenizer lies; the folder that was loaded.
+        folder: where its tokenizer lies; the folder or .gguf file that was loaded.
         question: the user's turn.
         max_new_tokens: where the answer is cut.
     """
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = _tokenizer(Path(folder))
     turn = [{"role": "user", "content": question}]
     inputs = tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_tensors="pt", return_dict=True)
     inputs = inputs.to(model.device)
@@ -41,3 +39,11 @@ def ask(model: Any, folder: str | Path, question: str, *, max_new_tokens: int = 
     seconds = time.perf_counter() - began
     text = tokenizer.decode(out[0, length:], skip_special_tokens=True)
     return Answer(text=text, tokens=out.shape[1] - length, seconds=seconds)
+
+
+def _tokenizer(path: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    if path.is_file():
+        return AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    return AutoTokenizer.from_pretrained(path)

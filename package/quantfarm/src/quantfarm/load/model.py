@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,10 @@ import torch
 
 from quantfarm.declare.names import BACKEND, PROFILE, normalize_backend, normalize_profile
 from quantfarm.errors import ConfigError
-from quantfarm.formats.config import QuantConfig, find_settings, parse
-from quantfarm.formats.table import rule_of
+from quantfarm.formats.config import QuantConfig
 from quantfarm.load import dense, layers, skeleton
-from quantfarm.load.adapters import Factors, attach, read_adapters
-from quantfarm.load.checkpoint import Checkpoint, open_checkpoint
+from quantfarm.load.adapters import attach
+from quantfarm.load.opening import Opened, Wishes, open_model
 from quantfarm.load.report import LoadReport
 from quantfarm.runtime.instruction_set import force
 from quantfarm.runtime.launches import failures
@@ -22,8 +21,6 @@ from quantfarm.select.host import Host, probe
 from quantfarm.select.request import Device, normalize_devices
 
 __all__ = ["load"]
-
-_ARGUMENT = "the argument quantize_config"
 
 
 def load(  # noqa: PLR0913, PLR0917 - the published signature
@@ -42,12 +39,13 @@ def load(  # noqa: PLR0913, PLR0917 - the published signature
     """Load a quantized checkpoint into a transformers model, in evaluation mode, with ``model.quantfarm`` as report.
 
     Args:
-        model_id_or_path: a local folder, or a hub id.
+        model_id_or_path: a local folder, a .gguf file (any part of a split one), or a hub id.
         quantize_config: settings that replace those of the folder, key by key, or a parsed QuantConfig.
         device_map: one device for everything, as a name or a mapping whose values are all the same.
         device: the same, as one value; with neither, the best family present.
         backend: AUTO and AUTO_TRAINABLE choose for each layer; any other name is a demand for all of them.
-        profile: accepted and noted, since a packed checkpoint can be opened in one way only.
+        profile: decides for .gguf files of Q1_0 whether they stay packed (LOW_MEMORY) or become plain weights; noted
+            for everything else, which can be opened in one way only.
         trust_remote_code: whether code from the folder may run, as transformers means it.
         allow_remote_adapter: an error when given, as the next two; the settings may name a local adapter only.
         adapter_revision: see allow_remote_adapter.
@@ -71,38 +69,42 @@ def load(  # noqa: PLR0913, PLR0917 - the published signature
     host = probe(failed=failures())
     force(host.settings.cpu_isa)
     devices = _one_device(device_map, device, host)
-    folder = skeleton.find_folder(model_id_or_path, hub)
-    config, adapters = _settings(folder, quantize_config)
-    checkpoint = open_checkpoint(folder)
-    forced = rule_of(config.method, config.format, config.code_type).forced_dtype
-    said = [f"activations are {forced}: the format {config.format.value} demands it"] if forced else []
-    model, actual = skeleton.build(
-        folder, _or_forced(dtype, forced), trust_remote_code=trust_remote_code, options=options
+    wishes = Wishes(
+        settings=quantize_config,
+        dtype=dtype,
+        backend=wanted,
+        profile=strategy,
+        trust_remote_code=trust_remote_code,
+        hub=hub,
+        options=options,
     )
-    target = _torch_device(devices[0])
-    plan = layers.Plan(
-        config=config, host=host, device=target, devices=devices, backend=wanted, dtype=actual, adapters=adapters
+    opened = open_model(model_id_or_path, wishes)
+    plan = _plan(opened, host, devices, wanted)
+    opened.model.quantfarm = _fill(opened, plan)
+    opened.model.quantfarm.log()
+    return opened.model
+
+
+def _plan(opened: Opened, host: Host, devices: tuple[Device, ...], backend: BACKEND) -> layers.Plan:
+    return layers.Plan(
+        config=opened.config,
+        host=host,
+        device=_torch_device(devices[0]),
+        devices=devices,
+        backend=backend,
+        dtype=opened.dtype,
+        adapters=opened.adapters,
     )
-    model.quantfarm = _fill(model, checkpoint, plan, strategy, said)
-    model.quantfarm.log()
-    return model
 
 
-def _or_forced(dtype: object, forced: str) -> object:
-    """Return the dtype that a format demands where the caller named none; another one is refused by the selector."""
-    return forced if forced and dtype in (None, "auto") else dtype
-
-
-def _fill(model: Any, checkpoint: Checkpoint, plan: layers.Plan, profile: PROFILE, said: Sequence[str]) -> LoadReport:
+def _fill(opened: Opened, plan: layers.Plan) -> LoadReport:
     """Put every tensor into the empty model: quantized layers first, then plain tensors, ties and settings."""
+    model, checkpoint = opened.model, opened.checkpoint
     used, notes = layers.replace_layers(model, checkpoint, plan)
     attach(model, plan.adapters)
     unpacked, more = layers.stays_dense(model, plan.config, checkpoint.where)
     notes += more + dense.fill(model, checkpoint, used, plan.device)
-    if profile is not PROFILE.AUTO:
-        notes.append(f"profile {profile.value} has no meaning for a packed checkpoint")
-    skeleton.finish(model, checkpoint.folder)
-    if getattr(model.config, "quantization_config", None) is None:
+    if used and getattr(model.config, "quantization_config", None) is None:
         model.config.quantization_config = plan.config.as_settings()
     return LoadReport(
         source=str(checkpoint.folder),
@@ -110,7 +112,7 @@ def _fill(model: Any, checkpoint: Checkpoint, plan: layers.Plan, profile: PROFIL
         dtype=str(plan.dtype).removeprefix("torch."),
         kinds=plan.kinds(),
         dense=tuple(unpacked),
-        notes=tuple(dict.fromkeys([*plan.config.notes, *said, *notes])),
+        notes=tuple(dict.fromkeys([*plan.config.notes, *opened.notes, *notes])),
     )
 
 
@@ -118,23 +120,6 @@ def _refuse_unknown(kwargs: dict[str, Any]) -> None:
     if kwargs:
         known = ", ".join(("dtype", "torch_dtype", *skeleton.MODEL_OPTIONS, *skeleton.HUB_OPTIONS))
         raise TypeError(f"load: unknown keyword {', '.join(kwargs)}; known: {known}")
-
-
-def _settings(folder: Path, given: Mapping[str, Any] | QuantConfig | None) -> tuple[QuantConfig, Factors]:
-    """Return the effective settings, the folder's with the argument's keys on top, and the adapters that they name."""
-    if isinstance(given, QuantConfig):
-        return given, {}
-    try:
-        stored, source = find_settings(folder)
-    except ConfigError:
-        if not given:
-            raise
-        stored, source = {}, _ARGUMENT
-    else:
-        source = f"{source} and {_ARGUMENT}" if given else source
-    settings = {**stored, **(given or {})}
-    named = settings.get("adapter")
-    return parse(settings, source=source), read_adapters(named, folder) if named else {}
 
 
 def _refuse_adapters(allow: bool, revision: str | None, sha256: str | None) -> None:

@@ -33,7 +33,7 @@ def find_folder(model_id_or_path: str | Path, hub: Mapping[str, Any]) -> Path:
         found = "a file" if path.is_file() else "no such folder"
         raise CheckpointError(
             f"cannot open {text}: {found}",
-            lines=["model: needs a folder with safetensors and config.json, or a hub id owner/name"],
+            lines=["model: needs a folder with safetensors and config.json, a .gguf file, or a hub id owner/name"],
             remedy="quantfarm convert SOURCE TARGET makes such a folder" if path.is_file() else "",
         )
     _need("huggingface_hub", f"loading {text} from the hub", "transformers")
@@ -74,9 +74,18 @@ def build(
     _need("accelerate", f"loading {folder}", "transformers")
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"cannot open {folder}: no config.json in it", remedy="fetch the whole folder")
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    return empty_model(config, dtype, trust_remote_code=trust_remote_code, options=options)
+
+
+def empty_model(
+    config: Any, dtype: object, *, trust_remote_code: bool, options: Mapping[str, Any]
+) -> tuple[Any, torch.dtype]:
+    """Build the causal language model of a configuration; arguments and result are those of ``build``."""
+    from transformers import AutoModelForCausalLM
+
     wanted = read_dtype(dtype, getattr(config, "dtype", None))
     with _parameters_on_meta():
         model = AutoModelForCausalLM.from_config(config, dtype=wanted, trust_remote_code=trust_remote_code, **options)
