@@ -20,6 +20,7 @@ _FEATURES = Features(
     keeps_source=True,
 )
 
+
 FP8 = KernelSpec(
     backend=BACKEND.FP8_TORCH,
     kernel="fp8_scaled",
@@ -30,6 +31,22 @@ FP8 = KernelSpec(
             weight_kind=WeightKind.FLOAT,
             bits=(8,),
             group_sizes=(-1,),
+            sym=(),
+            act_order=(),
+        ),
+        Accepts(
+            formats=(FORMAT.MXFP4,),
+            weight_kind=WeightKind.FLOAT,
+            bits=(4,),
+            group_sizes=(32,),
+            sym=(),
+            act_order=(),
+        ),
+        Accepts(
+            formats=(FORMAT.NVFP4,),
+            weight_kind=WeightKind.FLOAT,
+            bits=(4,),
+            group_sizes=(16,),
             sym=(),
             act_order=(),
         ),
@@ -46,7 +63,7 @@ FP8 = KernelSpec(
     dependencies={},
     features=_FEATURES,
     tolerance=_TOLERANCE,
-    priorities={FORMAT.FP8: 15},
+    priorities={FORMAT.FP8: 15, FORMAT.MXFP4: 15, FORMAT.NVFP4: 15},
     origin="own work",
     licence=LICENCE,
     maintainers=MAINTAINERS,
