@@ -16,6 +16,7 @@ from quantfarm.declare.names import FORMAT, METHOD
 from quantfarm.errors import InexactConversion
 from quantfarm.formats import shapes
 from quantfarm.formats.config import QuantConfig
+from quantfarm.formats.ggml_packers import quantize
 from quantfarm.formats.settings.gguf import scheme_of, unknown_type, whole_rows
 from quantfarm.formats.shapes import Expected, Side
 from quantfarm.formats.weights.base import Weight
@@ -98,6 +99,15 @@ def write(weight: Weight, config: QuantConfig, *, force: bool = False) -> dict[s
             "keep its format, or force it"
         )
     return {"qweight": packed} | ({} if weight.bias is None else {"bias": weight.bias})
+
+
+def pack(weight: torch.Tensor, config: QuantConfig) -> GgmlWeight:
+    """Round a weight [N, K] to the blocks of ``config.code_type``.
+
+    Raises:
+        InexactConversion, UnknownFormat: see ``ggml_packers.quantize``.
+    """
+    return read({"qweight": quantize(weight, config.code_type)}, config, module="weight", k=weight.shape[1])
 
 
 def _of_bytes(types: tuple[GgmlType, ...], k: int, row_bytes: int) -> GgmlType:

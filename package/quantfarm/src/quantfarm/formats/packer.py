@@ -71,6 +71,19 @@ def quantize_rtn(
     return RtnResult(codes=codes.contiguous(), scales=scales, zeros=points.to(torch.int32), g_idx=g_idx)
 
 
+def pack(weight: torch.Tensor, config: QuantConfig) -> QuantTensor:
+    """Round a weight [N, K] as the settings say; with ``desc_act`` inputs are grouped by falling norm.
+
+    Raises:
+        InexactConversion: values that are not finite, or scales outside the stored dtype.
+    """
+    order = torch.argsort(weight.float().norm(dim=0), descending=True, stable=True) if config.desc_act else None
+    result = quantize_rtn(
+        weight, bits=config.bits, group_size=config.group_size, sym=config.sym, desc_order=order
+    )
+    return to_quant_tensor(result, config)
+
+
 def to_quant_tensor(
     result: RtnResult,
     config: QuantConfig,

@@ -5,83 +5,14 @@ Neither torch nor numpy is imported here, so the selector and the command line c
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 from quantfarm.declare.names import BACKEND, FORMAT, METHOD
 from quantfarm.errors import UnknownFormat
+from quantfarm.formats.row import FormatRow
 
-
-@dataclass(frozen=True, kw_only=True)
-class FormatRow:
-    """One layout on disk. Functions are named as ``module:function`` and imported on first use.
-
-    Attributes:
-        format: its name.
-        methods: the methods whose weights lie like this.
-        bits: code widths that the layout holds.
-        reader: ``read(tensors, config, *, module, k, n) -> Weight``; see ``gptq.read``.
-        writer: ``write(weight, config, *, force) -> tensors``, its inverse; empty where nothing can be written.
-        facts: ``facts(tensors, config) -> LayerFacts`` from shapes and dtypes alone; its module imports no torch.
-        markers: suffixes of which a packed module has at least one, and a dense module none.
-        tensors: suffixes that every packed module must have.
-        optional: suffixes that a packed module may have.
-        settings: ``settings(raw, stated, source) -> fields of QuantConfig`` for keys of the method's own; empty where
-            it has none. Its module imports no torch.
-        layers: ``for_module(details, name, source) -> fields of QuantConfig`` where layers have settings of their own,
-            None for a layer that they leave out, which is dense; empty where all layers share them. No torch either.
-        keys: those keys.
-        dialect: other tensor names for the same pair, such as ``compressed-tensors``; empty for the usual ones.
-        k_multiple, n_multiple: what the layout needs of inputs and outputs.
-        whole_groups: whether the groups must divide the inputs.
-    """
-
-    format: FORMAT
-    methods: tuple[METHOD, ...]
-    bits: tuple[int, ...]
-    reader: str
-    writer: str
-    facts: str
-    markers: tuple[str, ...]
-    tensors: tuple[str, ...]
-    optional: tuple[str, ...]
-    settings: str = ""
-    layers: str = ""
-    keys: tuple[str, ...] = ()
-    dialect: str = ""
-    k_multiple: int = 1
-    n_multiple: int = 1
-    whole_groups: bool = False
-
-    @property
-    def suffixes(self) -> tuple[str, ...]:
-        """Every suffix that a packed module may have."""
-        return (*self.tensors, *self.optional)
-
-    def read(self) -> Callable[..., Any]:
-        """Import and return the reader."""
-        return _imported(self.reader)
-
-    def write(self) -> Callable[..., Any]:
-        """Import and return the writer; raise UnknownFormat where the layout has none."""
-        if not self.writer:
-            raise UnknownFormat(f"cannot write {self.format.value}: no writer for it", lines=known_lines())
-        return _imported(self.writer)
-
-    def describe(self) -> Callable[..., Any]:
-        """Import and return the function that reads a layer's facts from a header."""
-        return _imported(self.facts)
-
-    def own_settings(self) -> Callable[..., Mapping[str, Any]]:
-        """Import and return the function that reads the method's own keys; one that reads nothing without such."""
-        return _imported(self.settings) if self.settings else lambda *_: {}
-
-    def layer_settings(self) -> Callable[..., Mapping[str, Any] | None]:
-        """Import and return the function that gives one layer's own settings; one that changes nothing without such."""
-        return _imported(self.layers) if self.layers else lambda *_: {}
+__all__ = ["FORMATS", "RULES", "FormatRow", "LoaderRule", "find", "known_lines", "rows_of", "rule_of", "usual_format"]
 
 
 _AFFINE_FACTS = "quantfarm.formats.settings.affine:facts"
@@ -103,6 +34,7 @@ def _gptq(name: FORMAT, bits: tuple[int, ...], block: int = 1) -> FormatRow:
         bits=bits,
         reader="quantfarm.formats.gptq:read",
         writer="quantfarm.formats.gptq:write",
+        packer="quantfarm.formats.packer:pack",
         facts=_AFFINE_FACTS,
         markers=("qweight",),
         tensors=_QZEROS,
@@ -123,6 +55,7 @@ def _awq(name: FORMAT, module: str, multiples: tuple[int, int], points: tuple[st
         bits=(4,),
         reader=f"quantfarm.formats.{module}:read",
         writer=f"quantfarm.formats.{module}:write",
+        packer="quantfarm.formats.packer:pack",
         facts=_AFFINE_FACTS,
         markers=("qweight",),
         tensors=("qweight", points[0], "scales"),
@@ -140,6 +73,7 @@ def _labelled_marlin(row: FormatRow, bits: tuple[int, ...]) -> FormatRow:
         format=FORMAT.MARLIN,
         bits=bits,
         writer="",
+        packer="",
         markers=(*row.markers, _NATIVE[0]),
         optional=(*row.optional, *_NATIVE),
     )
@@ -157,6 +91,7 @@ def _fp4(name: FORMAT, codes: tuple[str, ...], whole: tuple[str, ...]) -> Format
         bits=(4,),
         reader="quantfarm.formats.fp4:read",
         writer="quantfarm.formats.fp4:write",
+        packer="quantfarm.formats.fp4:pack",
         facts="quantfarm.formats.settings.fp8:facts",
         markers=("weight_packed", *whole[1:]),
         tensors=("weight_scale",),
@@ -209,6 +144,7 @@ FORMATS: tuple[FormatRow, ...] = (
         bits=(4,),
         reader="quantfarm.formats.qqq:read",
         writer="quantfarm.formats.qqq:write",
+        packer="quantfarm.formats.qqq:from_floats",
         facts="quantfarm.formats.settings.qqq:facts",
         markers=("B", "s_channel"),
         tensors=("B", "s_channel"),
@@ -221,6 +157,8 @@ FORMATS: tuple[FormatRow, ...] = (
         bits=(8,),
         reader="quantfarm.formats.fp8:read",
         writer="quantfarm.formats.fp8:write",
+        packer="quantfarm.formats.fp8:pack",
+        type_key="format",
         facts="quantfarm.formats.settings.fp8:facts",
         markers=_FP8_SCALES,
         tensors=("weight",),
@@ -250,6 +188,8 @@ FORMATS: tuple[FormatRow, ...] = (
         bits=(1, 2, 3, 4, 5, 6, 8, 16, 32),
         reader="quantfarm.formats.gguf:read",
         writer="quantfarm.formats.gguf:write",
+        packer="quantfarm.formats.gguf:pack",
+        type_key="bits",
         facts="quantfarm.formats.settings.gguf:facts",
         markers=("qweight",),
         tensors=("qweight",),
@@ -283,6 +223,8 @@ FORMATS: tuple[FormatRow, ...] = (
         bits=(4, 8),
         reader="quantfarm.formats.bitsandbytes:read",
         writer="quantfarm.formats.bitsandbytes:write",
+        packer="quantfarm.formats.bitsandbytes_packer:from_floats",
+        type_key="format",
         facts="quantfarm.formats.settings.bitsandbytes:facts",
         markers=("weight.absmax", "weight_absmax", "SCB", "weight_scb"),
         tensors=("weight",),
@@ -404,9 +346,3 @@ def known_lines() -> tuple[str, ...]:
         f"this version reads {method.value}: {', '.join(dict.fromkeys(row.format.value for row in rows_of(method)))}"
         for method in methods
     )
-
-
-def _imported(path: str) -> Callable[..., Any]:
-    module, _, name = path.partition(":")
-    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return function

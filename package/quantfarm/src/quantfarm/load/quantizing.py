@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 
 from quantfarm.errors import InexactConversion
-from quantfarm.formats import packer, table
+from quantfarm.formats import table
 from quantfarm.formats.config import QuantConfig
 from quantfarm.formats.rules import names_path
+from quantfarm.formats.weights.base import Weight
 from quantfarm.load.dense_source import DenseSource
 from quantfarm.load.work import Made, Unit, Work, about_layer, plain
 
@@ -38,15 +39,12 @@ class Rounding:
         Raises:
             InexactConversion: as the packer and the writer say, with the layer's name.
         """
-        c = self.config
-        order = torch.argsort(weight.float().norm(dim=0), descending=True, stable=True) if c.desc_act else None
         try:
-            result = packer.quantize_rtn(weight, bits=c.bits, group_size=c.group_size, sym=c.sym, desc_order=order)
-            tensor = packer.to_quant_tensor(result, c)
-            stored: dict[str, torch.Tensor] = self.row.write()(tensor, c, force=self.force)
+            packed: Weight = self.row.pack()(weight, self.config)
+            stored: dict[str, torch.Tensor] = self.row.write()(packed, self.config, force=self.force)
         except InexactConversion as error:
             raise about_layer(error, name) from error
-        return Made(tensors={f"{name}.{part}": t for part, t in stored.items()}, scheme=tensor.scheme)
+        return Made(tensors={f"{name}.{part}": t for part, t in stored.items()}, scheme=packed.scheme)
 
 
 def quantizing(source: DenseSource, rounding: Rounding) -> Work:
