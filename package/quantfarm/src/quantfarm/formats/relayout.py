@@ -9,9 +9,11 @@ import torch
 from quantfarm.declare.scheme import Scheme
 from quantfarm.errors import InexactConversion
 from quantfarm.formats.config import QuantConfig
+from quantfarm.formats.ggml_affine import to_affine
 from quantfarm.formats.quant_tensor import QuantTensor
 from quantfarm.formats.table import find
 from quantfarm.formats.weights.base import Weight
+from quantfarm.formats.weights.ggml import GgmlWeight
 
 
 def relayout(weight: Weight, target: QuantConfig, *, force: bool = False) -> tuple[dict[str, torch.Tensor], Scheme]:
@@ -41,6 +43,8 @@ def as_affine(weight: Weight) -> QuantTensor:
     """
     if isinstance(weight, QuantTensor):
         return weight
+    if isinstance(weight, GgmlWeight):
+        return to_affine(weight)
     kind = weight.scheme.weight_kind.value
     raise InexactConversion(
         f"cannot convert {weight.format.value} exactly: needs affine integer codes, got {kind}"
