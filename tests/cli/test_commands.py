@@ -177,7 +177,7 @@ def test_convert_hands_over_its_options(cli: Cli, monkeypatch: pytest.MonkeyPatc
     code, out, _ = cli("convert", str(tmp_path), str(target), "--group-size", "64", "--asym", "--format", "gptq_v2")
     assert (code, str(target) in out) == (0, True)
     wanted = {"bits": None, "group_size": 64, "sym": False, "desc_act": None, "format": FORMAT.GPTQ_V2}
-    wanted |= {"modules_to_not_convert": (), "requantize": False, "force": False}
+    wanted |= {"code_type": "", "modules_to_not_convert": (), "requantize": False, "force": False}
     assert seen == wanted | {"source": tmp_path, "target": target}
     code, _, err = cli("convert", str(tmp_path), str(target), "--bits", "5")
     assert (code, err) == (4, "cannot convert: bits\n")

@@ -135,6 +135,7 @@ def convert(options: ConvertOptions) -> None:
         sym=options.sym,
         desc_act=options.desc_act,
         format=normalize_format(options.format),
+        code_type=options.code_type,
         modules_to_not_convert=tuple(options.leave or ()),
         requantize=options.requantize,
         force=options.force,

@@ -61,6 +61,7 @@ class ConvertOptions:
         bool | None, typer.Option("--desc-act/--no-desc-act", help="Groups in the order of activations.")
     ] = None
     format: Annotated[str, typer.Option(help="How the codes lie on disk.")] = "gptq"
+    code_type: Annotated[str, typer.Option("--type", help="Type inside a format: q4_k, nf4, float8_e5m2.")] = ""
     leave: Annotated[
         list[str], typer.Option(help="A module, or part of its name, that stays dense; may be repeated.")
     ] = None  # type: ignore[assignment]

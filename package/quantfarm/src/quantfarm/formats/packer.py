@@ -78,9 +78,7 @@ def pack(weight: torch.Tensor, config: QuantConfig) -> QuantTensor:
         InexactConversion: values that are not finite, or scales outside the stored dtype.
     """
     order = torch.argsort(weight.float().norm(dim=0), descending=True, stable=True) if config.desc_act else None
-    result = quantize_rtn(
-        weight, bits=config.bits, group_size=config.group_size, sym=config.sym, desc_order=order
-    )
+    result = quantize_rtn(weight, bits=config.bits, group_size=config.group_size, sym=config.sym, desc_order=order)
     return to_quant_tensor(result, config)
 
 

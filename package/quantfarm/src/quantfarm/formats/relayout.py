@@ -24,7 +24,7 @@ def relayout(weight: Weight, target: QuantConfig, *, force: bool = False) -> tup
     Raises:
         InexactConversion: the weight has no exact form in the format; says what stands against it.
     """
-    affine = as_affine(weight)
+    affine = as_affine(weight, force=force)
     row = find(target.method, target.format)
     if affine.scheme.bits not in row.bits:
         widths = ", ".join(map(str, row.bits))
@@ -35,16 +35,20 @@ def relayout(weight: Weight, target: QuantConfig, *, force: bool = False) -> tup
     return tensors, scheme
 
 
-def as_affine(weight: Weight) -> QuantTensor:
-    """Return a weight as affine integer codes with integer zero points.
+def as_affine(weight: Weight, *, force: bool = False) -> QuantTensor:
+    """Return a weight as affine integer codes.
+
+    Args:
+        weight: any.
+        force: take the nearest zero point where a block has none; its values change then.
 
     Raises:
-        InexactConversion: its codes are of another kind, or an offset is no whole multiple of its scale.
+        InexactConversion: its codes are of another kind, or a block has no integer zero point.
     """
     if isinstance(weight, QuantTensor):
         return weight
     if isinstance(weight, GgmlWeight):
-        return to_affine(weight)
+        return to_affine(weight, force=force)
     kind = weight.scheme.weight_kind.value
     raise InexactConversion(
         f"cannot convert {weight.format.value} exactly: needs affine integer codes, got {kind}"

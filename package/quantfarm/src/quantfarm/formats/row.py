@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from quantfarm.declare.names import FORMAT, METHOD
@@ -32,9 +32,11 @@ class FormatRow:
             None for a layer that they leave out, which is dense; empty where all layers share them. No torch either.
         keys: those keys.
         type_key: the key in which settings name the type inside the format, such as ``bits`` for a ggml type.
+        usual: settings of a new checkpoint where nobody states them.
         dialect: other tensor names for the same pair, such as ``compressed-tensors``; empty for the usual ones.
         k_multiple, n_multiple: what the layout needs of inputs and outputs.
         whole_groups: whether the groups must divide the inputs.
+        pads_k: whether rows are padded to whole blocks, so that the tensors do not tell the inputs.
     """
 
     format: FORMAT
@@ -51,10 +53,12 @@ class FormatRow:
     layers: str = ""
     keys: tuple[str, ...] = ()
     type_key: str = ""
+    usual: Mapping[str, Any] = field(default_factory=dict)
     dialect: str = ""
     k_multiple: int = 1
     n_multiple: int = 1
     whole_groups: bool = False
+    pads_k: bool = False
 
     @property
     def suffixes(self) -> tuple[str, ...]:

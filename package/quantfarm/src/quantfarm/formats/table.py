@@ -5,8 +5,10 @@ Neither torch nor numpy is imported here, so the selector and the command line c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 from quantfarm.declare.names import BACKEND, FORMAT, METHOD
 from quantfarm.errors import UnknownFormat
@@ -21,6 +23,7 @@ _FP8_KEYS = (
     *("weight_scale_method", "weight_block_size", "weight_scale_semantics", "weight_global_scale_semantics"),
     *("fmt", "activation_scheme", "scale_fmt", "ignored_layers", "kv_cache_scheme", "dialect_notes"),
 )
+_USUAL: Mapping[str, Any] = {"bits": 4, "group_size": 128, "sym": True, "desc_act": False}
 _QZEROS = ("qweight", "qzeros", "scales")
 
 _NATIVE = ("B", "s", "workspace")
@@ -35,6 +38,7 @@ def _gptq(name: FORMAT, bits: tuple[int, ...], block: int = 1) -> FormatRow:
         reader="quantfarm.formats.gptq:read",
         writer="quantfarm.formats.gptq:write",
         packer="quantfarm.formats.packer:pack",
+        usual=_USUAL,
         facts=_AFFINE_FACTS,
         markers=("qweight",),
         tensors=_QZEROS,
@@ -56,6 +60,7 @@ def _awq(name: FORMAT, module: str, multiples: tuple[int, int], points: tuple[st
         reader=f"quantfarm.formats.{module}:read",
         writer=f"quantfarm.formats.{module}:write",
         packer="quantfarm.formats.packer:pack",
+        usual=_USUAL,
         facts=_AFFINE_FACTS,
         markers=("qweight",),
         tensors=("qweight", points[0], "scales"),
@@ -83,7 +88,7 @@ _V1 = _gptq(FORMAT.GPTQ, (2, 3, 4, 8))
 _GEMM = _awq(FORMAT.GEMM, "awq", (1, 8), ("qzeros", ""))
 
 
-def _fp4(name: FORMAT, codes: tuple[str, ...], whole: tuple[str, ...]) -> FormatRow:
+def _fp4(name: FORMAT, group: int, codes: tuple[str, ...], whole: tuple[str, ...]) -> FormatRow:
     """``whole``: the names of the scale over all, the second of which marks a packed module by itself."""
     return FormatRow(
         format=name,
@@ -92,6 +97,8 @@ def _fp4(name: FORMAT, codes: tuple[str, ...], whole: tuple[str, ...]) -> Format
         reader="quantfarm.formats.fp4:read",
         writer="quantfarm.formats.fp4:write",
         packer="quantfarm.formats.fp4:pack",
+        usual={"weight_global_scale_semantics": "divide"} if whole else {},
+        k_multiple=group,
         facts="quantfarm.formats.settings.fp8:facts",
         markers=("weight_packed", *whole[1:]),
         tensors=("weight_scale",),
@@ -145,6 +152,10 @@ FORMATS: tuple[FormatRow, ...] = (
         reader="quantfarm.formats.qqq:read",
         writer="quantfarm.formats.qqq:write",
         packer="quantfarm.formats.qqq:from_floats",
+        usual={"bits": 4, "group_size": 128, "sym": True},
+        k_multiple=64,
+        n_multiple=64,
+        whole_groups=True,
         facts="quantfarm.formats.settings.qqq:facts",
         markers=("B", "s_channel"),
         tensors=("B", "s_channel"),
@@ -158,6 +169,7 @@ FORMATS: tuple[FormatRow, ...] = (
         reader="quantfarm.formats.fp8:read",
         writer="quantfarm.formats.fp8:write",
         packer="quantfarm.formats.fp8:pack",
+        usual={"format": "float8_e4m3fn", "weight_scale_method": "row", "weight_scale_semantics": "inverse"},
         type_key="format",
         facts="quantfarm.formats.settings.fp8:facts",
         markers=_FP8_SCALES,
@@ -166,8 +178,8 @@ FORMATS: tuple[FormatRow, ...] = (
         settings="quantfarm.formats.settings.fp8:settings",
         keys=_FP8_KEYS,
     ),
-    _fp4(FORMAT.MXFP4, ("weight_packed",), ()),
-    _fp4(FORMAT.NVFP4, ("weight_packed", "weight"), ("weight_global_scale", "weight_scale_2")),
+    _fp4(FORMAT.MXFP4, 32, ("weight_packed",), ()),
+    _fp4(FORMAT.NVFP4, 16, ("weight_packed", "weight"), ("weight_global_scale", "weight_scale_2")),
     FormatRow(
         format=FORMAT.GPTQ_V2,
         methods=(METHOD.GPTQ,),
@@ -189,6 +201,8 @@ FORMATS: tuple[FormatRow, ...] = (
         reader="quantfarm.formats.gguf:read",
         writer="quantfarm.formats.gguf:write",
         packer="quantfarm.formats.gguf:pack",
+        usual={"bits": "q4_k"},
+        pads_k=True,
         type_key="bits",
         facts="quantfarm.formats.settings.gguf:facts",
         markers=("qweight",),
@@ -224,6 +238,7 @@ FORMATS: tuple[FormatRow, ...] = (
         reader="quantfarm.formats.bitsandbytes:read",
         writer="quantfarm.formats.bitsandbytes:write",
         packer="quantfarm.formats.bitsandbytes_packer:from_floats",
+        usual={"format": "nf4"},
         type_key="format",
         facts="quantfarm.formats.settings.bitsandbytes:facts",
         markers=("weight.absmax", "weight_absmax", "SCB", "weight_scb"),

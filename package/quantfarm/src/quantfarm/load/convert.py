@@ -15,18 +15,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from quantfarm import __version__
 from quantfarm.declare.names import FORMAT, normalize_format
 from quantfarm.declare.scheme import Scheme
-from quantfarm.errors import UnknownFormat
+from quantfarm.errors import ConfigError, UnknownFormat
 from quantfarm.formats import table
-from quantfarm.formats.config import QuantConfig, find_settings, parse
-from quantfarm.load.checkpoint import open_checkpoint, shortened
-from quantfarm.load.dense_source import open_decoded, open_source
+from quantfarm.formats.config import QuantConfig, parse
+from quantfarm.load.checkpoint import shortened
+from quantfarm.load.decoding import open_decoded
+from quantfarm.load.dense_source import open_source
+from quantfarm.load.packed_source import is_quantized, open_packed
 from quantfarm.load.quantizing import Rounding, quantizing
-from quantfarm.load.rewriting import Asked, is_quantized, rewriting, with_schemes
+from quantfarm.load.rewriting import Asked, rewriting, with_schemes
 from quantfarm.load.work import Unit, Work
 from quantfarm.load.writer import PartialFolder, folder_at_once, write_json
 
 SHARD_BYTES = 5 * 10**9
-_USUAL = {"bits": 4, "group_size": 128, "sym": True, "desc_act": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,8 @@ class ConvertReport:
     def __str__(self) -> str:
         """Return the report as text."""
         c = self.config
-        scheme = f"{c.bits} bits, group {c.group_size}, {'symmetric' if c.sym else 'asymmetric'}"
+        kind = f"{c.code_type}, " if c.code_type else ""
+        scheme = f"{kind}{c.bits} bits, group {c.group_size}, {'symmetric' if c.sym else 'asymmetric'}"
         others = f", {len(c.dynamic)} of them otherwise" if c.dynamic else ""
         head = f"{self.target}: {len(self.quantized)} layers in {c.format.value} ({scheme}{others})"
         return "\n".join([f"{head}, {len(self.dense)} dense", *(f"note: {note}" for note in self.notes)])
@@ -57,6 +59,7 @@ def convert(  # noqa: PLR0913 - the options of the command line, one to one
     sym: bool | None = None,
     desc_act: bool | None = None,
     format: FORMAT | str = FORMAT.GPTQ,  # noqa: A002 - the one word for it in this project
+    code_type: str = "",
     modules_to_not_convert: tuple[str, ...] = (),
     force: bool = False,
     requantize: bool = False,
@@ -67,16 +70,17 @@ def convert(  # noqa: PLR0913 - the options of the command line, one to one
     Plain weights are rounded to nearest; embeddings and the output head stay as they are. A quantized checkpoint is
     rewritten, each module in its own scheme and without a changed weight, or refused.
 
-    An interrupted conversion goes on behind its last whole file when it is asked for again.
+    An interrupted conversion goes on behind its last whole file.
 
     Args:
         source: a folder of transformers, or a GGUF file.
         target: a folder that does not exist or is empty; it appears complete or not at all.
-        bits: code width, as the format holds it; 4 for plain weights, that of the source for others.
-        group_size: inputs per scale, -1 for the whole row; 128, or that of the source.
+        bits: code width, as the format holds it; 4 or what the format has for plain weights, the source's for others.
+        group_size: inputs per scale, -1 for the whole row; 128 or what the format has, or that of the source.
         sym: zero points in the middle, or fitted to each group; True, or what the source has.
         desc_act: group inputs by falling norm of their weight column; False, or what the source has.
         format: layout to write.
+        code_type: the type inside a format that has several: ``q4_k``, ``nf4``, ``float8_e5m2``; else its usual one.
         modules_to_not_convert: names, or parts of them, of layers that stay dense.
         force: write zero points that readers of gptq decode in different ways.
         requantize: round the decoded weights of a quantized source again, which changes them.
@@ -92,15 +96,13 @@ def convert(  # noqa: PLR0913 - the options of the command line, one to one
     asked = Asked(bits=bits, group_size=group_size, sym=sym, desc_act=desc_act)
     path = Path(source)
     exact = not requantize and is_quantized(path)
-    base = _config(row, asked, modules_to_not_convert)
+    base = _config(row, asked, code_type, modules_to_not_convert)
     with folder_at_once(Path(target)) as folder:
-        work = (
-            _rewriting(path, base, asked, force=force)
-            if exact
-            else quantizing(
-                open_decoded(path) if requantize else open_source(path), Rounding(config=base, row=row, force=force)
-            )
-        )
+        if exact:
+            work = rewriting(open_packed(path), base, asked=asked, force=force)
+        else:
+            rounding = Rounding(config=base, row=row, force=force)
+            work = quantizing(open_decoded(path) if requantize else open_source(path), rounding)
         request = {"source": _fingerprint(path), "config": base.as_settings(), "force": force, "limit": shard_bytes}
         partial = PartialFolder(folder, shard_bytes, request)
         schemes = _run(work, partial)
@@ -117,28 +119,27 @@ def _row(name: FORMAT | str) -> table.FormatRow:
     return row
 
 
-def _config(row: table.FormatRow, asked: Asked, left_out: tuple[str, ...]) -> QuantConfig:
+def _config(row: table.FormatRow, asked: Asked, code_type: str, left_out: tuple[str, ...]) -> QuantConfig:
     """Return the settings of the target; a quantized source fills in its schemes at the end."""
-    stated = asked.or_else(_USUAL)
-    group = stated.group_size
-    config = QuantConfig(
-        method=row.methods[0],
-        format=row.format,
-        bits=stated.bits or row.bits[0],
-        group_size=group or -1,
-        sym=bool(stated.sym),
-        desc_act=bool(stated.desc_act) and group != -1,
-        pack_dtype=table.rule_of(row.methods[0], row.format).pack_dtype or "int32",
-        modules_to_not_convert=left_out,
-        producer=f"quantfarm:{__version__}",
-        source="the arguments of convert",
-    )
-    return parse(config.as_settings(), source=config.source)
-
-
-def _rewriting(path: Path, target: QuantConfig, asked: Asked, *, force: bool) -> Work:
-    settings, source = find_settings(path)
-    return rewriting(open_checkpoint(path), parse(settings, source=source), target, asked=asked, force=force)
+    if code_type and not row.type_key:
+        raise ConfigError(
+            f"cannot write {row.format.value}: it has one type of codes",
+            lines=[f"code_type: needs nothing, got {code_type}"],
+            remedy="leave code_type out",
+        )
+    method = row.methods[0].value
+    settings = {
+        "quant_method": method,
+        "method": method,
+        "format": row.format.value,
+        "checkpoint_format": row.format.value,
+        **row.usual,
+        **asked.stated(),
+        **({row.type_key: code_type} if code_type else {}),
+        "modules_to_not_convert": list(left_out),
+        "meta": {"quantizer": [f"quantfarm:{__version__}"]},
+    }
+    return parse(settings, source="the arguments of convert")
 
 
 def _run(work: Work, partial: PartialFolder) -> dict[str, Scheme]:

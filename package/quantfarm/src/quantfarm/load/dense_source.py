@@ -14,11 +14,6 @@ import torch
 from torch import nn
 
 from quantfarm.errors import CheckpointError, MissingPackage
-from quantfarm.formats.config import find_settings, parse
-from quantfarm.formats.packed import packed_modules
-from quantfarm.formats.settings_files import has_settings
-from quantfarm.formats.table import find
-from quantfarm.formats.weights.base import Weight
 from quantfarm.load import skeleton
 from quantfarm.load.checkpoint import INDEX, open_checkpoint
 
@@ -67,46 +62,6 @@ def open_source(path: Path) -> DenseSource:
     return _from_folder(path)
 
 
-def open_decoded(path: Path) -> DenseSource:
-    """Open a quantized source as plain weights, decoded to fp32, or a plain one as it is.
-
-    Raises:
-        As ``open_source``, and what the reader of the format raises.
-    """
-    if path.is_file() or not path.is_dir() or not has_settings(path):
-        return open_source(path)
-    settings, source = find_settings(path)
-    checkpoint, config = open_checkpoint(path), parse(settings, source=source)
-    packed = packed_modules(checkpoint.where, config)
-    taken = {name for names in packed.values() for name in names.values()}
-    kept = [name for name in checkpoint.where if name not in taken]
-    decoded = {f"{module}.weight": module for module in packed}
-    biases = {f"{module}.bias": names["bias"] for module, names in packed.items() if "bias" in names}
-
-    def read(module: str) -> Weight:
-        mine = config.for_module(module) or config
-        row = find(mine.method, mine.format, mine.dialect)
-        tensors = {suffix: checkpoint.tensor(name) for suffix, name in packed[module].items() if suffix in row.suffixes}
-        weight: Weight = row.read()(tensors, mine, module=module)
-        return weight
-
-    def tensor(name: str) -> torch.Tensor:
-        return read(decoded[name]).decoded().contiguous() if name in decoded else checkpoint.tensor(name)
-
-    def shape(name: str) -> tuple[int, ...]:
-        return (read(decoded[name]).n, read(decoded[name]).k) if name in decoded else checkpoint.shape(name)
-
-    return DenseSource(
-        label=str(path),
-        config=json.loads((path / "config.json").read_text(encoding="utf-8")),
-        linear=tuple(packed),
-        names=(*decoded, *biases, *kept),
-        tensor=tensor,
-        shape=shape,
-        copy_rest=lambda target: rest_of(path, target),
-    )
-
-
 def _from_folder(folder: Path) -> DenseSource:
     checkpoint = open_checkpoint(folder)
     model, _ = skeleton.build(folder, None, trust_remote_code=False, options={})
@@ -143,16 +98,12 @@ def _from_gguf(path: Path) -> DenseSource:
     for package, extra in (("transformers", "transformers"), ("gguf", "gguf")):
         if importlib.util.find_spec(package) is None:
             raise MissingPackage(package, needed_for=f"reading {path.name}", extra=extra)
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
     where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     model: Any = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float16)
     state = {name: t.detach() for name, t in model.named_parameters()}
     state |= {name: t for name, t in model.state_dict().items() if name not in state and not _tied(model, name)}
-
-    def copy_rest(target: Path) -> None:
-        model.generation_config.save_pretrained(target)
-        AutoTokenizer.from_pretrained(**where).save_pretrained(target)
 
     return DenseSource(
         label=str(path),
@@ -161,8 +112,16 @@ def _from_gguf(path: Path) -> DenseSource:
         names=tuple(state),
         tensor=state.__getitem__,
         shape=lambda name: tuple(state[name].shape),
-        copy_rest=copy_rest,
+        copy_rest=lambda target: copy_gguf_rest(path, model, target),
     )
+
+
+def copy_gguf_rest(path: Path, model: Any, target: Path) -> None:
+    """Write the generation settings of a model and the tokenizer that a GGUF file holds into a folder."""
+    from transformers import AutoTokenizer
+
+    model.generation_config.save_pretrained(target)
+    AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name).save_pretrained(target)
 
 
 def _tied(model: nn.Module, name: str) -> bool:

@@ -88,7 +88,9 @@ def replace_layers(model: nn.Module, checkpoint: Checkpoint, plan: Plan) -> tupl
     """
     packed = packed_modules(checkpoint.where, plan.config)
     homeless = [
-        f"{name}: needs a linear module, got {_kind(model, name)}" for name in packed if _sizes(model, name) is None
+        f"{name}: needs a linear module, got {_kind(model, name)}"
+        for name in packed
+        if linear_sizes(model, name) is None
     ]
     if homeless:
         raise CheckpointError(
@@ -99,7 +101,7 @@ def replace_layers(model: nn.Module, checkpoint: Checkpoint, plan: Plan) -> tupl
     used, notes = set(), []
     for name, tensors in packed.items():
         settings, note = _settings(plan.config, name)
-        read = _reader(settings, name, _sizes(model, name))
+        read = _reader(settings, name, linear_sizes(model, name))
         suffixes = _known_suffixes(settings)
         loaded = {s: checkpoint.tensor(full).to(plan.device) for s, full in tensors.items() if s in suffixes}
         tensor = read(loaded)
@@ -152,7 +154,7 @@ def _check_bias(model: nn.Module, layer: QuantLinear, name: str, settings: Quant
         )
 
 
-def _sizes(model: nn.Module, name: str) -> tuple[int, int] | None:
+def linear_sizes(model: nn.Module, name: str) -> tuple[int, int] | None:
     """Return K and N of a linear module (also of the transposed kind with ``nf``), or None for anything else."""
     try:
         module = model.get_submodule(name)
