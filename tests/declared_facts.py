@@ -14,6 +14,9 @@ from quantfarm.declare.spec import ArtifactKind, KernelSpec, Undeclared, declare
 TABLE = json.loads((Path(__file__).parent / "data" / "declarations.json").read_text(encoding="utf-8"))
 SHARED_MEMORY = "shared_memory_per_block_optin"
 
+OWN_FORMATS = {"MXFP4", "NVFP4"}
+"""Formats that the table lacks and this project reads (docs/decisions/0008)."""
+
 
 def rows_of(spec: KernelSpec) -> list[dict[str, Any]]:
     """Return the rows of the table that a record comes from: one, but for the conversion, whose holders are listed."""
@@ -21,7 +24,7 @@ def rows_of(spec: KernelSpec) -> list[dict[str, Any]]:
         return []
     mine = [r for r in TABLE["rows"] if r["backend"] == spec.backend.name and spec.method.value in r["methods"]]
     mine = [r for r in mine if r["selectable"] == (not spec.role)]
-    return [r for r in mine if {f.name for f in spec.formats} <= set(r["formats"])]
+    return [r for r in mine if {f.name for f in spec.formats} - OWN_FORMATS <= set(r["formats"])]
 
 
 def _merged(values: list[Any]) -> list[Any] | None:

@@ -46,6 +46,9 @@ DIFFERENCES: dict[tuple[str, str], str] = {
     ("awq_bitblas", "targets"): "a target newer than the package knows is refused, not lowered quietly",
     ("exl3_torch", "platforms"): "the path is torch alone, and torch runs on every platform",
     ("vptq_torch", "raw_packing"): "codebooks come from clustering, so there is no packer from floats",
+    ("fp8_torch", "formats"): "our record also reads MXFP4 and NVFP4",
+    ("fp8_torch", "bits"): "MXFP4 and NVFP4 have 4",
+    ("fp8_torch", "group_sizes"): "MXFP4 has groups of 32, NVFP4 of 16",
     ("qqq", "devices"): "a family that is declared and refused when it runs is not declared",
     **{
         (spec.name, "desc_act"): NO_INDEX

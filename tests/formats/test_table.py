@@ -17,7 +17,7 @@ def test_every_row_leads_to_its_functions(row: FormatRow) -> None:
     """A row's reader, and its writer if it has one, are imported by name, and the row is found by each of its pairs."""
     assert callable(row.read())
     assert not row.writer or callable(row.write())
-    assert all(find(method, row.format) is row for method in row.methods)
+    assert all(find(method, row.format, row.dialect) is row for method in row.methods)
     assert set(row.tensors).isdisjoint(row.optional)
 
 

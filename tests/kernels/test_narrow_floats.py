@@ -11,7 +11,7 @@ from layer_cases import backend_of, error, verdict
 
 from quantfarm.declare.names import BACKEND
 from quantfarm.declare.registry import KERNELS
-from quantfarm.formats import fp8
+from quantfarm.formats import fp4, fp8
 from quantfarm.formats.config import QuantConfig, parse
 from quantfarm.formats.weights.floats import NarrowFloats
 from quantfarm.runtime.adapter import LoraAdapter
@@ -25,8 +25,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "tensor": _FP8 | {"weight_scale_method": "tensor", "weight_scale_semantics": "inverse"},
     "row": _FP8 | {"format": "float8_e5m2", "weight_scale_semantics": "multiply"},
     "block with edges": _FP8 | {"weight_block_size": [64, 64], "weight_scale_semantics": "inverse"},
+    "mxfp4": {"method": "fp8", "format": "mxfp4", "bits": 4, "group_size": 32},
+    "nvfp4": {
+        "method": "fp8",
+        "format": "nvfp4",
+        "bits": 4,
+        "group_size": 16,
+        "weight_global_scale_semantics": "divide",
+    },
 }
-PACKERS = {"fp8": fp8}
+PACKERS: dict[str, Any] = {"fp8": fp8, "mxfp4": fp4, "nvfp4": fp4}
 every_weight = pytest.mark.parametrize("name", list(SETTINGS))
 
 
@@ -39,7 +47,8 @@ def weight(name: str, bias: torch.Tensor | None = None, seed: int = 0) -> Narrow
     """Round a drawn weight."""
     config = config_of(name)
     drawn = torch.randn(N, K, generator=torch.Generator().manual_seed(seed))
-    return PACKERS[config.format.value].pack(drawn, config, bias=bias)
+    found: NarrowFloats = PACKERS[config.format.value].pack(drawn, config, bias=bias)
+    return found
 
 
 def layer(name: str, bias: torch.Tensor | None = None, seed: int = 0) -> QuantLinear:

@@ -14,8 +14,9 @@ from safetensors.torch import save_file
 
 import quantfarm
 from quantfarm.errors import CheckpointError, TensorMismatch
-from quantfarm.formats import fp8
+from quantfarm.formats import fp4, fp8
 from quantfarm.formats.config import parse
+from quantfarm.formats.packer import quantize_rtn
 from quantfarm.runtime.linear import QuantLinear
 
 IDS = torch.arange(1, 17).reshape(2, 8) % VOCABULARY
@@ -35,6 +36,74 @@ def fine_grained(w: torch.Tensor) -> Packed:
     """Round as transformers' fine-grained FP8 does: blocks whose scale multiplies, partial at the edges."""
     weight = fp8.pack(w, parse(FINE_GRAINED, source="test"))
     return dict(weight.source), weight.decoded()
+
+
+def compressed(form: str, **weights: Any) -> dict[str, Any]:
+    """Return settings of compressed-tensors with one group."""
+    group = {"targets": ["Linear"], "weights": {"symmetric": True, **weights}}
+    return {"quant_method": "compressed-tensors", "format": form, "config_groups": {"g": group}, "ignore": ["lm_head"]}
+
+
+def by_channel(w: torch.Tensor) -> Packed:
+    """Round to float8 with a multiplier for each output, weight_scale [N, 1]."""
+    says = parse({"method": "fp8", "weight_scale_method": "row", "weight_scale_semantics": "multiply"}, source="test")
+    weight = fp8.pack(w, says)
+    return {"weight": weight.codes, "weight_scale": weight.scales}, weight.decoded()
+
+
+def by_nvfp4(w: torch.Tensor) -> Packed:
+    """Round to E2M1 with e4m3 scales and a scale over all that divides."""
+    says = parse({"method": "fp8", "format": "nvfp4", "weight_global_scale_semantics": "divide"}, source="test")
+    weight = fp4.pack(w, says)
+    return {**weight.source, "input_global_scale": torch.tensor([2.0])}, weight.decoded()
+
+
+def by_integers(w: torch.Tensor) -> Packed:
+    """Round to 4 bits in groups of 32 with zero points, packed as weight_packed by plain loops over the fields."""
+    found = quantize_rtn(w, bits=4, group_size=32, sym=False)
+    (k, n), groups = found.codes.shape, found.scales.shape[0]
+    scales = found.scales.half()
+    spread = torch.arange(k) // 32
+    dense = (found.codes.float() - found.zeros.float()[spread]) * scales.float()[spread]
+    fields = found.codes.t().to(torch.int64).reshape(n, k // 8, 8)
+    points = found.zeros.t().to(torch.int64).reshape(n // 8, 8, groups)
+    lanes = 4 * torch.arange(8)
+    packed = {
+        "weight_packed": _as_words((fields << lanes).sum(2)),
+        "weight_scale": scales.t(),
+        "weight_zero_point": _as_words((points << lanes[:, None]).sum(1)),
+        "weight_shape": torch.tensor([n, k]),
+    }
+    return packed, dense.t()
+
+
+def _as_words(unsigned: torch.Tensor) -> torch.Tensor:
+    return torch.where(unsigned >= 1 << 31, unsigned - (1 << 32), unsigned).to(torch.int32)
+
+
+FOREIGN = {
+    "float-quantized": (compressed("float-quantized", num_bits=8, type="float", strategy="channel"), by_channel),
+    "nvfp4": (
+        compressed("nvfp4-pack-quantized", num_bits=4, type="float", strategy="tensor_group", group_size=16),
+        by_nvfp4,
+    ),
+    "pack-quantized": (
+        compressed("pack-quantized", num_bits=4, type="int", strategy="group", group_size=32, symmetric=False),
+        by_integers,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(FOREIGN))
+def test_compressed_tensors_answer_as_the_dense_model(tmp_path: Path, name: str) -> None:
+    """Folders of compressed-tensors load without a word of their own and keep every stored byte."""
+    settings, pack = FOREIGN[name]
+    folder, expected = folder_of(tmp_path / "m", settings, pack)
+    model = quantfarm.load(folder, device="cpu", dtype=torch.float32)
+    assert model.quantfarm.counts["dense"] == 1
+    assert torch.allclose(logits(model, IDS), expected, rtol=1e-4, atol=1e-5)
+    state = {name: t for name, t in model.state_dict().items() if "proj" in name}
+    assert bytes_of(state) == bytes_of({name: t for name, t in stored(folder).items() if "proj" in name})
 
 
 def folder_of(

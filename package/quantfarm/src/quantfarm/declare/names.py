@@ -133,6 +133,8 @@ class FORMAT(_Name):
     QQQ = "qqq"
     GGUF = "gguf"
     FP8 = "fp8"
+    MXFP4 = "mxfp4"
+    NVFP4 = "nvfp4"
     EXL3 = "exl3"
     PAROQUANT = "paroquant"
     BITSANDBYTES = "bitsandbytes"

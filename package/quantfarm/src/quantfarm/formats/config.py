@@ -145,6 +145,8 @@ class QuantConfig:
             settings |= {"zero_point": not self.sym, "version": self.format.value}
         if self.code_type and self.method in INNER_TYPES:
             settings["format"] = self.code_type
+        if self.dialect:
+            settings["dialect"] = self.dialect
         if self.modules_to_not_convert:
             settings["modules_to_not_convert"] = list(self.modules_to_not_convert)
         if self.dynamic:
@@ -224,7 +226,7 @@ def _required(stated: Mapping[str, Any], key: str, source: str) -> int:
 
 def _checked(config: QuantConfig, source: str) -> QuantConfig:
     """Refuse what no reader of the format can mean; resolve act-order with one group, which is none."""
-    row = find(config.method, config.format)
+    row = find(config.method, config.format, config.dialect)
     if config.bits not in row.bits:
         raise wrong("bits", f"one of {', '.join(map(str, row.bits))} for {config.format.value}", config.bits, source)
     if config.group_size < 1 and config.group_size != -1:

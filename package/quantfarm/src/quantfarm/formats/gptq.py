@@ -214,6 +214,6 @@ def _refuse_zero_of_zero(tensor: QuantTensor) -> None:
 
 def _index(tensor: QuantTensor) -> dict[str, torch.Tensor]:
     """Return g_idx as it was stored (or left out), or made from the groups for a tensor of another origin."""
-    if tensor.method is METHOD.GPTQ and tensor.source:
+    if tensor.method is METHOD.GPTQ and "qzeros" in tensor.source:
         return {"g_idx": tensor.source["g_idx"]} if "g_idx" in tensor.source else {}
     return {"g_idx": tensor.group_of_inputs().to(torch.int32)}

@@ -148,6 +148,23 @@ def _labelled_marlin(row: FormatRow, bits: tuple[int, ...]) -> FormatRow:
 _V1 = _gptq(FORMAT.GPTQ, (2, 3, 4, 8))
 _GEMM = _awq(FORMAT.GEMM, "awq", (1, 8), ("qzeros", ""))
 
+def _fp4(name: FORMAT, codes: tuple[str, ...], whole: tuple[str, ...]) -> FormatRow:
+    """``whole``: the names of the scale over all, the second of which marks a packed module by itself."""
+    return FormatRow(
+        format=name,
+        methods=(METHOD.FP8,),
+        bits=(4,),
+        reader="quantfarm.formats.fp4:read",
+        writer="quantfarm.formats.fp4:write",
+        facts="quantfarm.formats.settings.fp8:facts",
+        markers=("weight_packed", *whole[1:]),
+        tensors=("weight_scale",),
+        optional=(*codes, *whole, "input_global_scale", "input_scale", "bias"),
+        settings="quantfarm.formats.settings.fp8:settings",
+        keys=_FP8_KEYS,
+    )
+
+
 FORMATS: tuple[FormatRow, ...] = (
     _V1,
     _gptq(FORMAT.GPTQ_V2, (2, 3, 4, 8)),
@@ -209,6 +226,22 @@ FORMATS: tuple[FormatRow, ...] = (
         optional=(*_FP8_SCALES, "input_scale", "bias"),
         settings="quantfarm.formats.settings.fp8:settings",
         keys=_FP8_KEYS,
+    ),
+    _fp4(FORMAT.MXFP4, ("weight_packed",), ()),
+    _fp4(FORMAT.NVFP4, ("weight_packed", "weight"), ("weight_global_scale", "weight_scale_2")),
+    FormatRow(
+        format=FORMAT.GPTQ_V2,
+        methods=(METHOD.GPTQ,),
+        bits=(4, 8),
+        reader="quantfarm.formats.pack_quantized:read",
+        writer="quantfarm.formats.pack_quantized:write",
+        facts="quantfarm.formats.settings.compressed_tensors:facts",
+        markers=("weight_packed",),
+        tensors=("weight_packed", "weight_scale", "weight_shape"),
+        optional=("weight_zero_point", "weight_g_idx", "bias"),
+        settings="quantfarm.formats.settings.compressed_tensors:settings",
+        keys=("dialect_notes",),
+        dialect="compressed-tensors",
     ),
     FormatRow(
         format=FORMAT.GGUF,

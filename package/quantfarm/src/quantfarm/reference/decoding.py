@@ -9,9 +9,6 @@ from typing import Any
 from quantfarm.declare.names import FORMAT, METHOD, normalize_format, normalize_method
 from quantfarm.reference.stored import Floats, Stored, Tensor, as_numpy
 
-_FOUR_BIT_FLOATS = {"MXFP4": "narrow_floats:mxfp4", "NVFP4": "narrow_floats:nvfp4"}
-"""By the name of a format that not every version has."""
-
 CLOSED_FORMS: Mapping[tuple[METHOD, FORMAT], str] = {
     (METHOD.GPTQ, FORMAT.GPTQ): "closed_forms:gptq",
     (METHOD.GPTQ, FORMAT.GPTQ_V2): "closed_forms:gptq",
@@ -23,7 +20,8 @@ CLOSED_FORMS: Mapping[tuple[METHOD, FORMAT], str] = {
     (METHOD.AWQ, FORMAT.GEMV_FAST): "awq_rows:gemv_fast",
     (METHOD.AWQ, FORMAT.LLM_AWQ): "awq_rows:gemv_fast",
     (METHOD.FP8, FORMAT.FP8): "narrow_floats:fp8",
-    **{(METHOD.FP8, FORMAT[name]): form for name, form in _FOUR_BIT_FLOATS.items() if name in FORMAT.__members__},
+    (METHOD.FP8, FORMAT.MXFP4): "narrow_floats:mxfp4",
+    (METHOD.FP8, FORMAT.NVFP4): "narrow_floats:nvfp4",
     (METHOD.QQQ, FORMAT.QQQ): "int8_products:qqq",
     (METHOD.GGUF, FORMAT.GGUF): "gguf_rows:gguf",
     (METHOD.EXL3, FORMAT.EXL3): "trellis:exl3",

@@ -23,7 +23,7 @@ from quantfarm.formats.facts import LayerFacts, TensorFact
 
 SEMANTICS = ("inverse", "multiply")
 METHODS = ("tensor", "row", "block")
-GROUPS: Mapping[FORMAT, int] = {FORMAT.FP8: -1}
+GROUPS: Mapping[FORMAT, int] = {FORMAT.FP8: -1, FORMAT.MXFP4: 32, FORMAT.NVFP4: 16}
 """The inputs that share a scale of the row, by format; the blocks of FP8 are apart, in ``weight_block_size``."""
 
 _TYPES = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
@@ -66,7 +66,8 @@ def settings(raw: Mapping[str, Any], stated: Mapping[str, Any], source: str) -> 
         notes.append(f"{source}: activations keep their dtype; activation_scheme and input_scale are not used")
     if raw.get("kv_cache_scheme") is not None:
         notes.append(f"{source}: kv_cache_scheme is not used")
-    found: dict[str, Any] = {"bits": 8, "sym": True, "desc_act": False, "lm_head": False, "pack_dtype": "int32"}
+    found: dict[str, Any] = {"sym": True, "desc_act": False, "lm_head": False, "pack_dtype": "int32"}
+    found["bits"] = 8 if form is FORMAT.FP8 else 4
     found |= {key: stated[key] for key in ("bits", "lm_head", "pack_dtype") if key in stated}
     found |= {"group_size": group, "code_type": _code_type(raw, source), "details": details}
     if ignored := raw.get("ignored_layers"):
@@ -77,8 +78,10 @@ def settings(raw: Mapping[str, Any], stated: Mapping[str, Any], source: str) -> 
 def facts(tensors: Mapping[str, TensorFact], config: QuantConfig) -> LayerFacts:
     """Return K, N and the scheme of a layer from the shape of its codes."""
     scheme = Scheme(weight_kind=WeightKind.FLOAT, bits=config.bits, group_size=config.group_size, sym=True)
-    codes = tensors["weight"]
+    codes = tensors["weight_packed"] if "weight_packed" in tensors else tensors["weight"]
     n, k = codes.shape
+    if config.format is not FORMAT.FP8:
+        return LayerFacts(k=2 * k, n=n, scheme=scheme)
     return LayerFacts(k=k, n=n, scheme=scheme, code_type=_STORED.get(codes.dtype, ""))
 
 
@@ -88,6 +91,15 @@ def refused_direction(module: str, source: str) -> ConfigError:
         f"cannot read {module}: nothing says which way its scale goes",
         lines=("weight_scale_semantics: needs inverse (W = q / scale) or multiply (W = q * scale), got none",),
         remedy=f"state weight_scale_semantics in {source or 'the settings'}, as the writer of the file meant it",
+    )
+
+
+def refused_whole(module: str, source: str) -> ConfigError:
+    """Return the error for a weight_global_scale of which nothing says whether it divides or multiplies."""
+    return ConfigError(
+        f"cannot read {module}: nothing says which way its scale over all goes",
+        lines=("weight_global_scale_semantics: needs divide or multiply, got none",),
+        remedy=f"state weight_global_scale_semantics in {source or 'the settings'}, as the writer of the file meant it",
     )
 
 

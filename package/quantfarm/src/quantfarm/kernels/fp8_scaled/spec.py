@@ -20,6 +20,11 @@ _FEATURES = Features(
     keeps_source=True,
 )
 
+
+def _four_bits(name: FORMAT, group: int) -> Accepts:
+    return Accepts(formats=(name,), weight_kind=WeightKind.FLOAT, bits=(4,), group_sizes=(group,), sym=(), act_order=())
+
+
 FP8 = KernelSpec(
     backend=BACKEND.FP8_TORCH,
     kernel="fp8_scaled",
@@ -33,6 +38,8 @@ FP8 = KernelSpec(
             sym=(),
             act_order=(),
         ),
+        _four_bits(FORMAT.MXFP4, 32),
+        _four_bits(FORMAT.NVFP4, 16),
     ),
     pack_dtypes=("int8", "int16", "int32", "int64"),
     activations=("float16", "bfloat16", "float32"),
@@ -46,7 +53,7 @@ FP8 = KernelSpec(
     dependencies={},
     features=_FEATURES,
     tolerance=_TOLERANCE,
-    priorities={FORMAT.FP8: 15},
+    priorities={FORMAT.FP8: 15, FORMAT.MXFP4: 15, FORMAT.NVFP4: 15},
     origin="own work",
     licence=LICENCE,
     maintainers=MAINTAINERS,
