@@ -148,6 +148,7 @@ def _labelled_marlin(row: FormatRow, bits: tuple[int, ...]) -> FormatRow:
 _V1 = _gptq(FORMAT.GPTQ, (2, 3, 4, 8))
 _GEMM = _awq(FORMAT.GEMM, "awq", (1, 8), ("qzeros", ""))
 
+
 def _fp4(name: FORMAT, codes: tuple[str, ...], whole: tuple[str, ...]) -> FormatRow:
     """``whole``: the names of the scale over all, the second of which marks a packed module by itself."""
     return FormatRow(

@@ -21,10 +21,6 @@ _FEATURES = Features(
 )
 
 
-def _four_bits(name: FORMAT, group: int) -> Accepts:
-    return Accepts(formats=(name,), weight_kind=WeightKind.FLOAT, bits=(4,), group_sizes=(group,), sym=(), act_order=())
-
-
 FP8 = KernelSpec(
     backend=BACKEND.FP8_TORCH,
     kernel="fp8_scaled",
@@ -38,8 +34,22 @@ FP8 = KernelSpec(
             sym=(),
             act_order=(),
         ),
-        _four_bits(FORMAT.MXFP4, 32),
-        _four_bits(FORMAT.NVFP4, 16),
+        Accepts(
+            formats=(FORMAT.MXFP4,),
+            weight_kind=WeightKind.FLOAT,
+            bits=(4,),
+            group_sizes=(32,),
+            sym=(),
+            act_order=(),
+        ),
+        Accepts(
+            formats=(FORMAT.NVFP4,),
+            weight_kind=WeightKind.FLOAT,
+            bits=(4,),
+            group_sizes=(16,),
+            sym=(),
+            act_order=(),
+        ),
     ),
     pack_dtypes=("int8", "int16", "int32", "int64"),
     activations=("float16", "bfloat16", "float32"),
