@@ -124,6 +124,9 @@ VARIATIONS: Mapping[tuple[METHOD, FORMAT, str], tuple[Variation, ...]] = {
 }
 """Method, format and dialect to what is made for it; a row of the table without an entry fails."""
 
+BY_A_PLAIN_LOOP = {(METHOD.GPTQ, FORMAT.GPTQ_V2, "compressed-tensors"): "tests/formats/test_compressed_tensors.py"}
+"""Rows without a closed form of their own tensor names, and the test that decodes their fields one by one."""
+
 
 def settings_of(made: Made) -> dict[str, Any]:
     """Return the settings of a checkpoint with such tensors (formats, section 18)."""
@@ -168,7 +171,7 @@ def test_every_row_of_the_table_has_a_maker() -> None:
     missing = [
         (method.value, row.format.value, row.dialect)
         for method, row in pairs()
-        if not VARIATIONS.get((method, row.format, row.dialect))
+        if not VARIATIONS.get(key := (method, row.format, row.dialect)) and key not in BY_A_PLAIN_LOOP
     ]
     assert missing == []
 

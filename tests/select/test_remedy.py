@@ -97,7 +97,7 @@ def test_choosing_imports_no_torch() -> None:
 
 def test_what_is_not_written_has_no_command() -> None:
     """Where no kernel of this version serves a pair, the advice says so and offers nothing to install."""
-    message = advice(explain(ask("vptq/vptq W4 fp16", HOSTS["H200"]), HOSTS["H200"]), HOSTS["H200"])
+    message = advice(explain(ask("nf12/nf12 W12 bf16", HOSTS["H200"]), HOSTS["H200"]), HOSTS["H200"])
     assert message == "no kernel of this version serves it; `quantfarm doctor` lists the kernels that it has"
     shown = improvement(explain(ask("gptq/gptq W4 g128 fp16", HOSTS["H200"]), HOSTS["H200"]), HOSTS["H200"])
     assert shown == f"machete needs kernel code in quantfarm {__version__} (artifact_absent)"

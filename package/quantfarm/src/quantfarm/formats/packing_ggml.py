@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import torch
 
+_SIX_BITS, _FOUR_BITS, _UPPER_TWO = 0x3F3F3F3F, 0x0F0F0F0F, 0x30303030
+"""Masks of four bytes at once: the lowest six bits, the lowest four, and the two above those."""
+
 
 def runs(values: torch.Tensor, *sizes: int) -> torch.Tensor:
     """Return the last dimension as several, the slowest first; one of the sizes may be -1."""
@@ -44,11 +47,19 @@ def join_sequence(fields: torch.Tensor, width: int) -> torch.Tensor:
 
 
 def split_scales_and_minima(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Unpack the 12 scale bytes of Q4_K and Q5_K [.., 12] to scales and minima of 6 bits, [.., 8] each."""
-    low, high, both = runs(packed, 3, 4).unbind(-2)
-    scales = torch.cat((low & 63, (both & 15) | ((low >> 6) << 4)), dim=-1)
-    minima = torch.cat((high & 63, (both >> 4) | ((high >> 6) << 4)), dim=-1)
-    return scales, minima
+    """Unpack the 12 scale bytes of Q4_K and Q5_K [.., 12] to scales and minima of 6 bits, [.., 8] each.
+
+    Four bytes are taken at a time as one word, which is many times faster on rows as short as these.
+    """
+    low, high, both = packed.contiguous().view(torch.int32).unbind(-1)
+    words = (
+        low & _SIX_BITS,
+        (both & _FOUR_BITS) | ((low >> 2) & _UPPER_TWO),
+        high & _SIX_BITS,
+        ((both >> 4) & _FOUR_BITS) | ((high >> 2) & _UPPER_TWO),
+    )
+    fields = torch.stack(words, dim=-1).view(torch.uint8)
+    return fields[..., :8], fields[..., 8:]
 
 
 def join_scales_and_minima(scales: torch.Tensor, minima: torch.Tensor) -> torch.Tensor:
