@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 import quantfarm
 from quantfarm.errors import KernelRefused
+from quantfarm.formats.config import find_settings, parse
 from quantfarm.load.report import LoadReport
 from quantfarm.runtime.instruction_set import force
 from quantfarm.runtime.linear import QuantLinear
@@ -24,8 +25,9 @@ BOUNDS = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
 
 
 def _facts(folder: Path) -> tuple[str, str, int]:
-    settings = json.loads((folder / "quantize_config.json").read_text())
-    return settings["method"], settings["format"], settings["bits"]
+    settings, source = find_settings(folder)
+    config = parse(settings, source=source)
+    return config.method.value, config.format.value, config.bits
 
 
 @every_slice

@@ -20,14 +20,18 @@ __all__ = [
     "pack_awq",
     "pack_codes",
     "pack_columns",
+    "pack_high_first",
     "pack_planes",
     "unpack_awq",
     "unpack_codes",
     "unpack_columns",
+    "unpack_high_first",
     "unpack_planes",
 ]
 
 _WORD = 32
+_NIBBLE = 4
+_LOW = 15
 _IN_CACHE = 1 << 17
 """Words that are unpacked together: their shifted copies stay in a core's cache, which is ten times faster."""
 
@@ -55,6 +59,17 @@ class _Field(NamedTuple):
     word: int
     shift: int
     held: int
+
+
+def unpack_high_first(octets: torch.Tensor) -> torch.Tensor:
+    """Unpack uint8 [B] to uint8 [2B] codes of 4 bits: code 2i in the high nibble of byte i, code 2i+1 in the low."""
+    return torch.stack([octets >> _NIBBLE, octets & _LOW], dim=1).reshape(-1)
+
+
+def pack_high_first(codes: torch.Tensor) -> torch.Tensor:
+    """Pack uint8 [C] to uint8 [ceil(C/2)]: the inverse of ``unpack_high_first``; an odd count is padded with code 0."""
+    pairs = torch.nn.functional.pad(codes, (0, codes.numel() % 2)).view(-1, 2)
+    return (pairs[:, 0] << _NIBBLE) | pairs[:, 1]
 
 
 def unpack_codes(packed: torch.Tensor, bits: int, k: int) -> torch.Tensor:

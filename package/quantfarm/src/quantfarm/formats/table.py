@@ -277,6 +277,29 @@ FORMATS: tuple[FormatRow, ...] = (
             *("enable_norm", "enable_perm", "is_indice_packed", "bias", "vector_quant_dim"),
         ),
     ),
+    FormatRow(
+        format=FORMAT.BITSANDBYTES,
+        methods=(METHOD.BITSANDBYTES,),
+        bits=(4, 8),
+        reader="quantfarm.formats.bitsandbytes:read",
+        writer="quantfarm.formats.bitsandbytes:write",
+        facts="quantfarm.formats.settings.bitsandbytes:facts",
+        markers=("weight.absmax", "weight_absmax", "SCB", "weight_scb"),
+        tensors=("weight",),
+        optional=(
+            *("weight.absmax", "weight.quant_map", "weight.nested_absmax", "weight.nested_quant_map"),
+            *("weight.quant_state.bitsandbytes__nf4", "weight.quant_state.bitsandbytes__fp4"),
+            *("weight_absmax", "weight_quant_map", "weight_nested_absmax", "weight_nested_quant_map"),
+            *("weight_quant_state", "SCB", "weight_scb", "weight_format", "bias"),
+        ),
+        settings="quantfarm.formats.settings.bitsandbytes:settings",
+        keys=(
+            *("load_in_4bit", "load_in_8bit", "_load_in_4bit", "_load_in_8bit", "bnb_4bit_quant_type"),
+            *("bnb_4bit_use_double_quant", "bnb_4bit_compute_dtype", "bnb_4bit_quant_storage", "llm_int8_threshold"),
+            *("llm_int8_skip_modules", "llm_int8_has_fp16_weight", "llm_int8_enable_fp32_cpu_offload"),
+            *("block_size", "compress_statistics"),
+        ),
+    ),
 )
 """Every layout this version reads, in the order in which messages list them."""
 

@@ -3,7 +3,7 @@
 from quantfarm.declare.names import BACKEND, DEVICE, FORMAT, METHOD
 from quantfarm.declare.parts import LICENCE, MAINTAINERS, PORTABLE, TABLE, TORCH, UNGATED
 from quantfarm.declare.scheme import WeightKind
-from quantfarm.declare.spec import UNDECLARED, Accepts, Features, KernelSpec, ShapeRule
+from quantfarm.declare.spec import Accepts, Features, KernelSpec, ShapeRule
 
 _FEATURES = Features(
     bias=True,
@@ -11,8 +11,8 @@ _FEATURES = Features(
     adapters=(),
     sharded_load=True,
     raw_packing=True,
-    deterministic=UNDECLARED,
-    keeps_source=UNDECLARED,
+    deterministic=True,
+    keeps_source=True,
 )
 
 BITSANDBYTES = KernelSpec(
@@ -27,6 +27,7 @@ BITSANDBYTES = KernelSpec(
             group_sizes=(),
             sym=(),
             act_order=(),
+            code_types=("nf4", "fp4"),
         ),
         Accepts(
             formats=(FORMAT.BITSANDBYTES,),
@@ -35,6 +36,7 @@ BITSANDBYTES = KernelSpec(
             group_sizes=(),
             sym=(),
             act_order=(),
+            code_types=("int8",),
         ),
     ),
     pack_dtypes=("int8", "int16", "int32", "int64"),
@@ -50,8 +52,11 @@ BITSANDBYTES = KernelSpec(
     features=_FEATURES,
     tolerance=TABLE,
     priorities={FORMAT.BITSANDBYTES: 40},
-    origin="declared from the contract; no code yet",
+    origin="own work over the package bitsandbytes, which is installed apart and not changed",
     licence=LICENCE,
     maintainers=MAINTAINERS,
-    notes=("a block size takes the place of the group size; 64 is usual",),
+    notes=(
+        "a block size takes the place of the group size; 64 is usual",
+        "activations stay as they are, also beside int8 weights; 8-bit rows are decoded by torch alone",
+    ),
 )
