@@ -33,6 +33,12 @@ DIFFERENCES: dict[tuple[str, str], str] = {
     ("awq_torch_aten", "n_multiple"): "AWQ words hold eight columns",
     ("awq_torch_aten", "pads_k"): "the AWQ reader refuses a K that the groups do not divide",
     ("awq_torch_aten", "raw_packing"): "our packer writes AWQ GEMM",
+    **{
+        (f"{method}_torch_fused", "devices"): "the operator of XPUs has another layout, and no code for it is written"
+        for method in ("gptq", "awq")
+    },
+    ("awq_torch_fused", "n_multiple"): "AWQ words hold eight columns",
+    ("awq_torch_fused", "pads_k"): "the AWQ reader refuses a K that the groups do not divide",
     ("gptq_torch", "pack_dtypes"): "our reader takes words of 32 bits",
     ("gptq_torch", "activations"): "our kernel also takes fp32",
     ("awq_torch", "bits"): "our reader takes 4 bits, the only width that writers make",

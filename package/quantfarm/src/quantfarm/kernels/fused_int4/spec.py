@@ -1,19 +1,15 @@
-"""Declarations of the path through torch's fused int4 operators on CPUs and XPUs."""
+"""Declarations of the path through torch's fused int4 operators on CPUs, for every group size and dtype."""
 
-from quantfarm.declare.names import BACKEND, DEVICE, FORMAT, METHOD
-from quantfarm.declare.parts import AFFINE, LICENCE, MAINTAINERS, PORTABLE, UNGATED
+from quantfarm.declare.names import BACKEND, FORMAT, METHOD
+from quantfarm.declare.parts import AFFINE, CPU, LICENCE, MAINTAINERS, PORTABLE
 from quantfarm.declare.scheme import WeightKind
-from quantfarm.declare.spec import UNDECLARED, Accepts, Features, KernelSpec, ShapeRule, Toolchain
+from quantfarm.declare.spec import Accepts, Features, KernelSpec, ShapeRule, Toolchain
 
 _FUSED = Toolchain(
     torch="2.10",
     triton="",
     driver="",
-    torch_ops=(),
-    family_ops={
-        DEVICE.CPU: ("aten::_convert_weight_to_int4pack_for_cpu", "aten::_weight_int4pack_mm_for_cpu"),
-        DEVICE.XPU: ("aten::_weight_int4pack_mm_with_scales_and_zeros",),
-    },
+    torch_ops=("aten::_convert_weight_to_int4pack_for_cpu", "aten::_weight_int4pack_mm_for_cpu"),
 )
 _FEATURES = Features(
     bias=True,
@@ -21,8 +17,8 @@ _FEATURES = Features(
     adapters=("lora",),
     sharded_load=True,
     raw_packing=True,
-    deterministic=UNDECLARED,
-    keeps_source=UNDECLARED,
+    deterministic=True,
+    keeps_source=True,
 )
 _AWQ_FEATURES = Features(
     bias=True,
@@ -30,8 +26,12 @@ _AWQ_FEATURES = Features(
     adapters=("lora",),
     sharded_load=True,
     raw_packing=False,
-    deterministic=UNDECLARED,
-    keeps_source=UNDECLARED,
+    deterministic=True,
+    keeps_source=True,
+)
+_NOTES = (
+    "torchao, which can stand in for the CPU operators elsewhere, is not used",
+    "more than a few rows, and fp32 activations, are multiplied over decoded tiles instead of by the operator",
 )
 
 GPTQ = KernelSpec(
@@ -49,9 +49,9 @@ GPTQ = KernelSpec(
         ),
     ),
     pack_dtypes=("int32",),
-    activations=("float32", "float16", "bfloat16"),
+    activations=("float16", "bfloat16", "float32"),
     shape=ShapeRule(k_multiple=1, n_multiple=1, k_min=1, n_min=1, pads_k=True, short_last_group=True),
-    devices={DEVICE.CPU: UNGATED, DEVICE.XPU: UNGATED},
+    devices=CPU,
     platforms=(),
     device_limits={},
     cpu_features=(),
@@ -61,10 +61,10 @@ GPTQ = KernelSpec(
     features=_FEATURES,
     tolerance=AFFINE,
     priorities={FORMAT.GPTQ: 50, FORMAT.GPTQ_V2: 50},
-    origin="declared from the contract; no code yet",
+    origin="own work",
     licence=LICENCE,
     maintainers=MAINTAINERS,
-    notes=("torchao, which can stand in for the CPU operators elsewhere, is not used",),
+    notes=_NOTES,
 )
 
 AWQ = KernelSpec(
@@ -82,9 +82,9 @@ AWQ = KernelSpec(
         ),
     ),
     pack_dtypes=("int32",),
-    activations=("float32", "float16", "bfloat16"),
-    shape=ShapeRule(k_multiple=1, n_multiple=1, k_min=1, n_min=1, pads_k=True, short_last_group=True),
-    devices={DEVICE.CPU: UNGATED, DEVICE.XPU: UNGATED},
+    activations=("float16", "bfloat16", "float32"),
+    shape=ShapeRule(k_multiple=1, n_multiple=8, k_min=1, n_min=8, pads_k=False, short_last_group=False),
+    devices=CPU,
     platforms=(),
     device_limits={},
     cpu_features=(),
@@ -94,7 +94,8 @@ AWQ = KernelSpec(
     features=_AWQ_FEATURES,
     tolerance=AFFINE,
     priorities={FORMAT.GEMM: 20},
-    origin="declared from the contract; no code yet",
+    origin="own work",
     licence=LICENCE,
     maintainers=MAINTAINERS,
+    notes=_NOTES,
 )

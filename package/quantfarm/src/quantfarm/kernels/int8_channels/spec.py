@@ -1,19 +1,19 @@
-"""Declarations of the 8-bit path through torch's int8 operator for CPUs, one scale a channel."""
+"""Declarations of the 8-bit path through torch's int8 operator for CPUs, groups as stored."""
 
 from quantfarm.declare.names import BACKEND, FORMAT, METHOD
 from quantfarm.declare.parts import AFFINE, CPU, LICENCE, MAINTAINERS, PORTABLE
 from quantfarm.declare.scheme import WeightKind
-from quantfarm.declare.spec import UNDECLARED, Accepts, Features, KernelSpec, ShapeRule, Toolchain
+from quantfarm.declare.spec import Accepts, Features, KernelSpec, ShapeRule, Toolchain
 
-_INT8 = Toolchain(torch="2.10", triton="", driver="", torch_ops=("aten::_weight_int8pack_mm",))
+_INT8 = Toolchain(torch="2.10", triton="", driver="", torch_ops=("aten::_int_mm",))
 _FEATURES = Features(
     bias=True,
     training=False,
     adapters=("lora",),
     sharded_load=True,
     raw_packing=False,
-    deterministic=UNDECLARED,
-    keeps_source=UNDECLARED,
+    deterministic=True,
+    keeps_source=True,
 )
 
 GPTQ = KernelSpec(
@@ -43,11 +43,14 @@ GPTQ = KernelSpec(
     features=_FEATURES,
     tolerance=AFFINE,
     priorities={FORMAT.GPTQ: 0, FORMAT.GPTQ_V2: 0},
-    origin="declared from the contract; no code yet",
+    origin="own work",
     licence=LICENCE,
     maintainers=MAINTAINERS,
     on_request="every call adds an int8 copy of the weight to the memory it needs",
-    notes=("8-bit only, never an expansion of 4-bit codes",),
+    notes=(
+        "8-bit only, never an expansion of 4-bit codes",
+        "many rows, and rows with a value that is not finite, are multiplied over decoded tiles instead",
+    ),
 )
 
 AWQ = KernelSpec(
@@ -77,7 +80,7 @@ AWQ = KernelSpec(
     features=_FEATURES,
     tolerance=AFFINE,
     priorities={FORMAT.GEMM: 0},
-    origin="declared from the contract; no code yet",
+    origin="nothing will be written for it",
     licence=LICENCE,
     maintainers=MAINTAINERS,
     on_request="retired",
