@@ -130,7 +130,7 @@ def test_explain_obeys_the_strict_switch(cli: Cli) -> None:
         (["--arch", "x86_64_avx512_bf16", "--backend", "gptq_torch_cpu_avx512"], "gptq_torch_cpu_avx512"),
         (["--method", "awq", "--asym"], "awq_torch_aten"),
         (["--bits", "3"], "gptq_torch"),
-        (["--group-size", "-1", "--desc-act"], "gptq_torch"),
+        (["--group-size", "-1", "--desc-act"], "gptq_torch_fused"),
         (["--format", "gptq_v2", "--device", "cpu"], "gptq_torch_aten"),
     ],
 )

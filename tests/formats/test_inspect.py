@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, float16, int32, zeros
 
 from quantfarm.errors import CheckpointError, UnknownFormat
+from quantfarm.formats.config import find_settings, parse
 from quantfarm.formats.inspect_folder import inspect_folder
 from quantfarm.formats.inspect_gguf import inspect_gguf
 from quantfarm.formats.inspection import Inspection
@@ -46,14 +47,16 @@ def folder(path: Path, tensors: dict[str, Tensor], settings: dict[str, Any] | No
 def test_real_slices_are_consistent(path: Path) -> None:
     """Every slice in the repository agrees with itself; method, width and writer are those of its settings."""
     found = inspect_folder(path)
-    settings = json.loads((path / "quantize_config.json").read_text())
+    settings, source = find_settings(path)
+    config = parse(settings, source=source)
+    kind = "table" if config.code_type in ("nf4", "fp4") else "int"
     assert found.contradictions == ()
     assert found.exit_code == 0
-    assert found.method == settings["quant_method"]
-    assert all(f"int{settings['bits']} g{settings['group_size']} " in scheme + " " for scheme in found.kinds)
+    assert found.method == config.method.value
+    assert all(f"{kind}{config.bits} g{config.group_size} " in scheme + " " for scheme in found.kinds)
     assert sum(found.kinds.values()) == len(found.layers) > 0
-    assert settings["bits"] < found.bits_per_weight < settings["bits"] + 1
-    assert found.writer.startswith("gptqmodel")
+    assert config.bits < found.bits_per_weight < config.bits + 1
+    assert found.writer.startswith("gptqmodel") == config.producer.startswith("gptqmodel")
     assert "consistent" in str(found)
 
 

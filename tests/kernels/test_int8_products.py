@@ -74,6 +74,14 @@ def test_a_long_row_stays_inside_the_integers() -> None:
     assert error(run(tensor, x), x.double() @ dense(tensor)) < 1e-6
 
 
+@pytest.mark.parametrize(("k", "size"), [(1, -1), (1, 16), (33, 32), (129, 128)])
+def test_groups_of_one_input_are_right(k: int, size: int) -> None:
+    """A weight of one input, or a last group of one, is multiplied as any other: torch's operator has a fault there."""
+    tensor = weight(Shape(k=k, n=7, bits=8, group_size=size))
+    x = torch.randn(3, k)
+    assert error(run(tensor, x), x.double() @ dense(tensor)) < 1e-6
+
+
 def test_not_finite_rows_are_apart() -> None:
     """A row with an infinity gives what IEEE arithmetic gives; the rows beside it keep their bits."""
     tensor = weight(Shape(bits=8, sym=True))

@@ -40,7 +40,7 @@ def export() -> dict[str, Any]:
 
 def record(spec: KernelSpec) -> dict[str, Any]:
     """Return one record as JSON-ready values: its unique name and whether its code is in this version first."""
-    return {"name": spec.name, "implemented": spec.kernel in implemented(), **_plain(spec)}
+    return {"name": spec.name, "implemented": spec.kernel in implemented() and not spec.retired, **_plain(spec)}
 
 
 def _plain(value: Any) -> Any:

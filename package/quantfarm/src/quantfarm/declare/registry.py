@@ -118,8 +118,8 @@ def implemented() -> frozenset[str]:
 
 
 def implemented_records() -> tuple[KernelSpec, ...]:
-    """Return the records whose code is in this version, in order."""
-    return tuple(spec for spec in KERNELS if spec.kernel in implemented())
+    """Return the records whose code is in this version, in order; a retired one has none, whatever its folder holds."""
+    return tuple(spec for spec in KERNELS if spec.kernel in implemented() and not spec.retired)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,7 +60,7 @@ def record_states(host: Host, kernels: tuple[KernelSpec, ...] = KERNELS) -> tupl
                 backend=spec.backend.value,
                 request=str(request),
                 reasons=check(spec, request, host),
-                written=spec.kernel in host.implemented,
+                written=spec.kernel in host.implemented and not spec.retired,
             )
         )
     return tuple(states)

@@ -72,7 +72,7 @@ class FormatRow:
     def write(self) -> Callable[..., Any]:
         """Import and return the writer; raise UnknownFormat where the layout has none."""
         if not self.writer:
-            raise UnknownFormat(f"cannot write {self.format.value}: no writer for it")
+            raise UnknownFormat(f"cannot write {self.format.value}: no writer for it", remedy="choose another format")
         return _imported(self.writer)
 
     def pack(self) -> Callable[..., Any]:

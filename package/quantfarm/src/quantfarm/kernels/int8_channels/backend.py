@@ -27,12 +27,17 @@ _LONGEST = 1 << 15
 _DECODE_ABOVE = 32
 """More rows than this and decoding tiles once is cheaper, except where few sums are made (measured, NOTES.md)."""
 _FEW_PARTS = 4
+_SHORTEST = 2
+"""Inputs of one call of the operator at least: for a single one torch 2.13 returns numbers that are not the product."""
 _COLUMNS = 4096
 
 
 @dataclass(frozen=True)
 class Part:
-    """Neighbours of one group: inputs ``start`` to ``stop`` in group order, codes less 128 as int8 [N, inputs]."""
+    """Neighbours of one group: inputs ``start`` to ``stop`` in group order, codes less 128 as int8 [N, inputs].
+
+    A single input has a second one beside it, code 0 under a zero.
+    """
 
     start: int
     stop: int
@@ -116,7 +121,8 @@ def _parts(counts: list[int], signed: torch.Tensor) -> tuple[Part, ...]:
     for group, count in enumerate(counts):
         for start in range(begin, begin + count, _LONGEST):
             stop = min(start + _LONGEST, begin + count)
-            parts.append(Part(start=start, stop=stop, group=group, codes=signed[:, start:stop].contiguous()))
+            codes = torch.nn.functional.pad(signed[:, start:stop], (0, max(_SHORTEST - (stop - start), 0)))
+            parts.append(Part(start=start, stop=stop, group=group, codes=codes.contiguous()))
         begin += count
     return tuple(parts)
 
@@ -129,6 +135,7 @@ def _product(prepared: Prepared, x: torch.Tensor) -> torch.Tensor:
     out = torch.zeros(rows, prepared.tensor.n, dtype=torch.float32)
     for part in prepared.parts if rows else ():
         digits, unit = _digits(x[:, part.start : part.stop])
+        digits = torch.nn.functional.pad(digits, (0, part.codes.shape[1] - digits.shape[1]))
         sums = torch._int_mm(digits, part.codes.t())  # noqa: SLF001 - torch has no public name for it
         if prepared.offsets is not None:
             sums += digits.sum(1, dtype=torch.int32).unsqueeze(1) * prepared.offsets[part.group]
