@@ -18,7 +18,10 @@ class TensorFact:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerFacts:
-    """One quantized layer: inputs, outputs, scheme, and the named type inside the format, if it has any."""
+    """One quantized layer: inputs, outputs, scheme, and the named type inside the format, if it has any.
+
+    ``k`` and ``n`` are 0 where a header does not tell them, as of flat codes whose shape stands in a tensor's bytes.
+    """
 
     k: int
     n: int

@@ -69,8 +69,8 @@ class Inspection:
 
     @property
     def bits_per_weight(self) -> float:
-        """Bits that a weight of a packed layer takes, scales and all; 0 where there is none."""
-        weights = sum(layer.k * layer.n for layer in self.layers)
+        """Bits that a weight of a packed layer takes, scales and all; 0 where no header tells the shapes."""
+        weights = 0 if any(not layer.k for layer in self.layers) else sum(layer.k * layer.n for layer in self.layers)
         return self.packed_size * 8 / weights if weights else 0.0
 
     @property
@@ -95,7 +95,8 @@ class Inspection:
         """Return the facts as text."""
         what = f"{self.method} {self.format}" if self.layers else "no packed layers"
         total, count = sum(self.files.values()), len(self.files)
-        size = f"{len(self.layers)} layers, {_size(self.packed_size)}, {self.bits_per_weight:.2f} bits per weight"
+        share = f", {self.bits_per_weight:.2f} bits per weight" if self.bits_per_weight else ""
+        size = f"{len(self.layers)} layers, {_size(self.packed_size)}{share}"
         lines = [
             f"{self.path}: {what}",
             _line("settings", self.source or "none"),
