@@ -10,6 +10,12 @@ from support.cases import Case, parity_cases
 from support.inject import injections
 from support.job import Job
 from support.subject import Subject, expected, normal_rows, one_hot_inputs, run, seed_of, subject
+from support.weights import Weight
+
+from quantfarm.errors import TensorMismatch
+
+OUTPUTS = 2000
+"""Values that one relative error is taken over: with fewer, the rounding of one element decides."""
 
 FEWEST = 3
 """Kinds of errors that every format has: another code, another scale, a dropped group."""
@@ -26,7 +32,7 @@ def cases(job: Job, test: str) -> list[Case]:
 
 def _alarms(job: Job, case: Case, faulty: Subject, sound: Subject) -> list[str]:
     """Return every alarm that the parity suite would raise for a faulty layer."""
-    x = normal_rows(case, 8)
+    x = normal_rows(case, max(8, OUTPUTS // case.n))
     found = measure.errors(run(faulty, x), expected(sound, x, sound.weight.bias), x, sound.w64)
     wrong = measure.problems(found, measure.dense_error(x, sound.w64), job.record, case.dtype)
     inputs = one_hot_inputs(case, sound.weight)
@@ -35,7 +41,16 @@ def _alarms(job: Job, case: Case, faulty: Subject, sound: Subject) -> list[str]:
     with torch.no_grad():
         wanted, rows = sound.w64[:, inputs.numpy()].T, not sound.weight.exact
         distance = measure.ulps(faulty.layer.compute(hot, None), wanted, case.dtype, whole_rows=rows)
-    return wrong + ([f"one-hot rows {distance:.2f} ulp off"] if distance > 1.0 else [])
+    return wrong + ([f"one-hot rows {distance:.2f} ulp off"] if distance > sound.weight.ulps(case.dtype) else [])
+
+
+def _noticed(job: Job, case: Case, broken: Weight, sound: Subject) -> bool:
+    """Say whether the reader refuses the broken weight, or the suite raises an alarm for the layer over it."""
+    try:
+        layer = layers.build(broken, job.record)
+    except TensorMismatch:
+        return True
+    return bool(_alarms(job, case, Subject(broken, sound.w64, layer), sound))
 
 
 @functools.lru_cache(maxsize=1)
@@ -54,8 +69,7 @@ def test_every_injected_error_is_detected(job: Job, case: Case, figures: dict[st
         broken = inject(at, n)
         if name.startswith("E5") and not case.act_order:
             continue
-        faulty = Subject(broken, sound.w64, layers.build(broken, job.record))
-        assert _alarms(job, case, faulty, sound), f"{name} at input {at} passed unseen"
+        assert _noticed(job, case, broken, sound), f"{name} at input {at} passed unseen"
         seen.append(name)
     assert len(seen) >= FEWEST
     figures["injected_errors_detected"] = ", ".join(seen)

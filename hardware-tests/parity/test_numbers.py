@@ -56,7 +56,8 @@ def test_one_hot_rows_give_the_decoded_weight(job: Job, case: Case, figures: dic
     made = subject(job, case)
     distance = measure.ulps(*one_hot(job, case), whole_rows=not made.weight.exact)
     figures["one_hot_ulp_max"] = distance
-    assert distance <= 1.0, f"over the limit: one-hot rows are {distance:.2f} ulp off, limit 1 ({made.layer})"
+    limit = made.weight.ulps(case.dtype)
+    assert distance <= limit, f"over the limit: one-hot rows are {distance:.2f} ulp off, limit {limit} ({made.layer})"
 
 
 def one_hot(job: Job, case: Case) -> tuple[torch.Tensor, measure.Doubles, str]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.job import Job
 
+from quantfarm.declare.names import DEVICE
 from quantfarm.declare.scheme import Scheme, WeightKind
 from quantfarm.errors import KernelRefused
 from quantfarm.select.choose import select
@@ -71,8 +72,8 @@ def _derived(job: Job) -> Iterator[Refused]:
         yield Refused("shape_n", accepted(job, out_features=1024 + job.record["shape"]["n_multiple"] // 2))
     if job.record["features"]["training"] is False:
         yield Refused("feature_training", accepted(job, trainable=True))
-    if "all" not in job.record["devices"]:
-        yield Refused("family", accepted(job, devices=(Device(_foreign(job)),)))
+    if (family := _foreign(job)) is not None:
+        yield Refused("family", accepted(job, devices=(Device(family),)))
 
 
 def _schemes(job: Job) -> Iterator[Refused]:
@@ -89,10 +90,11 @@ def _schemes(job: Job) -> Iterator[Refused]:
             yield Refused("group_size", accepted(job, scheme=replace(scheme, group_size=size), in_features=k))
 
 
-def _foreign(job: Job) -> Any:
-    from quantfarm.declare.names import DEVICE
-
-    return next(family for family in DEVICE if family.value not in job.record["devices"] and family.value != "all")
+def _foreign(job: Job) -> DEVICE | None:
+    """Return a family of devices that the record does not serve, if there is one."""
+    served = job.record["devices"]
+    families = [family for family in DEVICE if family is not DEVICE.ALL and family.value not in served]
+    return families[0] if families and "all" not in served else None
 
 
 def test_refused_with_exactly_this_code(job: Job, case: Refused) -> None:

@@ -51,6 +51,10 @@ class AffineWeight:
         """What it was made from."""
         return Recipe(self.method, self.format, self.bits, self.group_size, self.sym, self.act_order, self.n, self.k)
 
+    def ulps(self, dtype: str) -> float:
+        """Return how many units of the last place a one-hot row may be off: float offsets are a second rounding."""
+        return 2.0 if dtype == "float32" and self.format in FLOAT_OFFSETS else 1.0
+
     @property
     def exact(self) -> bool:
         """A one-hot row gives the decoded column without any sum."""

@@ -117,10 +117,10 @@ def ulps(actual: torch.Tensor, wanted: Doubles, dtype: str, *, whole_rows: bool 
     """Return the largest distance in units of the last place of the dtype at the wanted value.
 
     With ``whole_rows`` at the largest value of its row, for results that are sums of many terms; fp32 sums then
-    have four such units, since each term is rounded.
+    have sixteen such units, since each term is rounded.
     """
     size = np.abs(wanted).max(axis=-1, keepdims=True) if whole_rows else np.abs(wanted)
-    size = size * (4.0 if whole_rows and dtype == "float32" else 1.0)
+    size = size * (16.0 if whole_rows and dtype == "float32" else 1.0)
     exponent = np.floor(np.log2(np.maximum(size, 2.0 ** _SMALLEST[dtype])))
     unit = np.exp2(np.maximum(exponent, _SMALLEST[dtype]) - _DIGITS[dtype])
     return float((np.abs(double(actual) - wanted) / unit).max())

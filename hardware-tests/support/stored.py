@@ -34,6 +34,7 @@ class StoredWeight:
         codes: the tensor in which an injected error changes a bit.
         bias: [N] in any float dtype, or None.
         exact: whether a one-hot row gives the decoded column without any sum; a transform of x or y is a sum.
+        roundings: how often decoding a value rounds in fp32.
         inputs: what W is multiplied by: x itself, or x quantized as the method says.
         groups: int64 [K], inputs that share something, so that a spread of one-hot rows meets every part.
     """
@@ -46,6 +47,7 @@ class StoredWeight:
     codes: str
     bias: torch.Tensor | None = None
     exact: bool = True
+    roundings: int = 1
     inputs: Callable[[torch.Tensor], torch.Tensor] = field(default=lambda x: x)
 
     @property
@@ -85,6 +87,10 @@ class StoredWeight:
         """Return the tensors under their checkpoint suffixes."""
         found = {name: tensor.clone() for name, tensor in self.stored.items()}
         return found if self.bias is None else found | {"bias": self.bias.clone()}
+
+    def ulps(self, dtype: str) -> float:
+        """Return how many units of the last place a one-hot row may be off in a dtype."""
+        return float(self.roundings) if dtype == "float32" else 1.0
 
     def with_tensor(self, name: str, tensor: torch.Tensor) -> StoredWeight:
         """Return the weight with one tensor replaced."""

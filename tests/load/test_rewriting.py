@@ -47,6 +47,10 @@ def answers(folder: Path) -> torch.Tensor:
         ({"format": "gptq_v2", "sym": False}, "gemm"),
         ({"format": "gemm"}, "gptq"),
         ({"format": "gemm", "sym": False}, "gptq_v2"),
+        ({"format": "gemm", "sym": False}, "gemv"),
+        ({"format": "gemv"}, "gemm"),
+        ({"format": "gptq_v2", "bits": 3, "sym": False}, "gptq_p"),
+        ({"format": "gptq", "bits": 8}, "gptq_p"),
     ],
     ids=str,
 )
@@ -99,6 +103,26 @@ def _with_zero_of_zero(folder: Path, target: Path) -> Path:
     tensors[name][0, 0] = -1
     save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
     return target
+
+
+@pytest.mark.parametrize("code_type", ["q4_0", "q8_0"])
+def test_ggml_blocks_become_affine_codes(dense: Path, tmp_path: Path, code_type: str) -> None:
+    """Q4_0 and Q8_0 are rewritten as GPTQ in groups of 32 with the same answers; the way back is another rounding."""
+    convert(dense, tmp_path / "from", format="gguf", code_type=code_type)
+    report = convert(tmp_path / "from", tmp_path / "to", format="gptq_v2")
+    assert (report.config.bits, report.config.group_size) == ({"q4_0": 4, "q8_0": 8}[code_type], 32)
+    first, last = answers(tmp_path / "from"), answers(tmp_path / "to")
+    assert float((first - last).norm() / first.norm()) < 1e-6
+    with pytest.raises(InexactConversion, match="whose values would be rounded again"):
+        convert(tmp_path / "to", tmp_path / "back", format="gguf")
+
+
+def test_codes_without_an_affine_form_are_refused(dense: Path, tmp_path: Path) -> None:
+    """Table codes and narrow floats have no exact form as integers: the layer, the kind and the way out are named."""
+    for name in ("bitsandbytes", "fp8"):
+        convert(dense, tmp_path / name, format=name)
+        with pytest.raises(InexactConversion, match=rf"cannot convert {name} exactly.*\(layer .*\n.*requantize"):
+            convert(tmp_path / name, tmp_path / "out", format="gptq_v2")
 
 
 def test_another_scheme_is_refused_unless_it_is_to_be_rounded_again(dense: Path, tmp_path: Path) -> None:

@@ -71,4 +71,5 @@ def _four_bits(recipe: Recipe, rng: Rng) -> StoredWeight:
         config={"quant_method": "fp8", "bits": 4, "format": recipe.format, "group_size": recipe.group_size, **details},
         scale="weight_scale",
         codes="weight_packed",
+        roundings=1 if recipe.format == "mxfp4" else 2,
     )

@@ -82,5 +82,6 @@ def _flat(recipe: Recipe, rng: Rng) -> StoredWeight:
         told={"code_type": kind},
         config={**settings, "bnb_4bit_use_double_quant": nested},
         scale="weight.nested_absmax" if nested else "weight.absmax",
+        roundings=3 if nested else 1,
         codes="weight",
     )

@@ -67,6 +67,8 @@ def make(recipe: Recipe, rng: Rng) -> StoredWeight:
         config={"quant_method": "vptq", "config_for_layers": {"case": layer}},
         scale="weight_scale" if "norm" in parts else "centroids.weight",
         codes="indices",
+        # A residual vector and a norm are added, so that a small value is the rest of larger ones.
+        exact=len(parts) == 1 and parts[0] == "plain",
     )
 
 

@@ -88,6 +88,12 @@ def _centroids(stored: npt.NDArray[Any], length: int) -> Floats:
 
 
 def _indices(stored: npt.NDArray[Any]) -> Integers:
-    """Widen indices; those in 16 bits are unsigned, whatever the dtype says."""
-    wide = stored.astype(np.int64)
-    return wide % 2**16 if stored.dtype.itemsize == 2 else wide
+    """Widen indices; those in 16 bits are unsigned, whatever the dtype says, a float's dtype included.
+
+    A bfloat16 arrives as the float32 whose upper half it is.
+    """
+    if stored.dtype == np.float32:
+        return (stored.view(np.uint32) >> 16).astype(np.int64)
+    if stored.dtype.itemsize == 2:
+        return stored.view(np.uint16).astype(np.int64)
+    return stored.astype(np.int64)

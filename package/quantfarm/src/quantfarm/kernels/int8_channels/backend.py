@@ -27,6 +27,8 @@ _LONGEST = 1 << 15
 _DECODE_ABOVE = 32
 """More rows than this and decoding tiles once is cheaper, except where few sums are made (measured, NOTES.md)."""
 _FEW_PARTS = 4
+_PEAK = 16.0
+"""Largest value of an fp32 row over its root mean square, up to which three digits give fp32 accuracy."""
 _SHORTEST = 2
 """Inputs of one call of the operator at least: for a single one torch 2.13 returns numbers that are not the product."""
 _COLUMNS = 4096
@@ -91,18 +93,28 @@ def prepare(tensor: QuantTensor, device: torch.device) -> Prepared:
 
 
 def run(prepared: Prepared, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Multiply x [M, K] to [M, N] in x.dtype; rows with a value that is not finite, and many rows, by decoded tiles."""
+    """Multiply x [M, K] to [M, N] in x.dtype; rows that digits do not hold, and many rows, by decoded tiles."""
     _LAUNCHES.add()
     if x.shape[0] > _DECODE_ABOVE and len(prepared.parts) > _FEW_PARTS:
         return finish(panels.multiply(x, prepared.tensor), bias, x.dtype)
     wide = x.to(torch.float32)
-    finite = torch.isfinite(wide).all(1)
-    if bool(finite.all()):
+    served = _served(wide, exact=x.dtype is torch.float32)
+    if bool(served.all()):
         return finish(_product(prepared, wide), bias, x.dtype)
     out = torch.empty(x.shape[0], prepared.tensor.n, dtype=torch.float32)
-    out[finite] = _product(prepared, wide[finite])
-    out[~finite] = panels.multiply(x[~finite], prepared.tensor)
+    out[served] = _product(prepared, wide[served])
+    out[~served] = panels.multiply(x[~served], prepared.tensor)
     return finish(out, bias, x.dtype)
+
+
+def _served(x: torch.Tensor, *, exact: bool) -> torch.Tensor:
+    """Say of each row whether digits hold it: it is finite and, where fp32 is asked for, has no value that towers.
+
+    Digits are fractions of the largest value, so a peak takes bits from all others: the error relative to the row is
+    about 2^-25 of the peak over the root mean square.
+    """
+    finite = torch.isfinite(x).all(1)
+    return finite & (x.abs().amax(1) <= _PEAK * x.square().mean(1).sqrt()) if exact else finite
 
 
 def restore(prepared: Prepared) -> torch.Tensor:
