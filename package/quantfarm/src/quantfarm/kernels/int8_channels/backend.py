@@ -24,7 +24,7 @@ _LOWEST = -100
 """Exponent below which a group of x counts as this small; its values lose bits only below 2^-122."""
 _LONGEST = 1 << 15
 """Inputs of one integer sum: 2^15 products of at most 2^14 and as much of zero points stay inside int32."""
-_DECODE_ABOVE = 32
+_DECODE_ABOVE = 8
 """More rows than this and decoding tiles once is cheaper, except where few sums are made (measured, NOTES.md)."""
 _FEW_PARTS = 4
 _PEAK = 16.0
