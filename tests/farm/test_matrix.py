@@ -35,7 +35,7 @@ def test_every_mistake_is_reported_at_once_with_its_line() -> None:
     """An unknown key, a missing reason, a wrong type and an unknown tier stand in one message."""
     text = TEXT.replace("    exclusive: true", "    exklusive: true", 1)
     text = text.replace("    reason: a record without", "    note: a record without")
-    text = text.replace("budget_s: 360", "budget_s: soon")
+    text = text.replace("budget_s: 600", "budget_s: soon")
     message = mistakes(text)
     assert f"line {line_of(text, 'exklusive')}: lanes.h200.exklusive: unknown key 'exklusive'" in message
     assert "exclusions.0.reason: needs a value, got none" in message

@@ -111,7 +111,7 @@ def test_the_two_bit_checkpoint_says_how_many_zero_points_depend_on_the_rule() -
 
 @pytest.mark.parametrize("sym", [True, False])
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
-def test_v1_and_v2_decode_the_same(bits: int, *, sym: bool) -> None:
+def test_r23_v1_and_v2_decode_the_same(bits: int, *, sym: bool) -> None:
     """Case R23: the same weights packed as gptq and as gptq_v2 decode bit-identically."""
     config = settings(bits=bits, group_size=32, sym=sym, checkpoint_format="gptq_v2")
     points = torch.randint(1, 1 << bits, (3, 64), generator=torch.Generator().manual_seed(bits))
@@ -126,7 +126,7 @@ def test_v1_and_v2_decode_the_same(bits: int, *, sym: bool) -> None:
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
-def test_a_symmetric_file_that_is_labelled_wrong_is_corrected_and_reported(bits: int) -> None:
+def test_r23_a_symmetric_file_that_is_labelled_wrong_is_corrected_and_reported(bits: int) -> None:
     """Case R23: labelled gptq with the zero points of gptq_v2, symmetric: read with the right ones, said in a note."""
     middle = 1 << (bits - 1)
     config = settings(bits=bits, sym=True)
@@ -179,7 +179,7 @@ def test_a_zero_point_that_no_field_holds_is_refused() -> None:
 
 
 @pytest.mark.parametrize("k", [4096, 32, 96, 4096 + 32])
-def test_three_bit_shapes_and_every_position(k: int) -> None:
+def test_r25_three_bit_shapes_and_every_position(k: int) -> None:
     """Case R25: 3-bit qweight has K*3/32 rows, qzeros N*3/32 columns, and each code returns from each position."""
     n = 64
     config = settings(bits=3, group_size=32, checkpoint_format="gptq_v2")

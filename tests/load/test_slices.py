@@ -51,7 +51,7 @@ def test_logits_match_in_every_backend(folder: Path) -> None:
 
 
 @every_slice
-def test_saved_again_the_bytes_are_the_same(folder: Path, tmp_path: Path) -> None:
+def test_r26_saved_again_the_bytes_are_the_same(folder: Path, tmp_path: Path) -> None:
     """R26: after load and a forward pass, save_pretrained writes the checkpoint's names and bytes, and it reopens."""
     model = quantfarm.load(folder, device="cpu")
     ids = load_file(folder / "expected.safetensors")["input_ids"]

@@ -99,7 +99,7 @@ def test_what_has_no_closed_form_is_refused() -> None:
             reference.decode({}, method=method, format=layout, bits=bits, group_size=32)
 
 
-def test_the_reference_takes_the_stored_zero_points_as_they_are() -> None:
+def test_r23_the_reference_takes_the_stored_zero_points_as_they_are() -> None:
     """Case R23: a symmetric file labelled wrong is corrected by the reader only; the bytes alone say 9."""
     config = settings(sym=True, group_size=-1)
     tensors = {

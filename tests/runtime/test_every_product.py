@@ -41,7 +41,7 @@ def test_products_are_within_the_declared_tolerance(spec: KernelSpec, case: Case
 
 
 @EVERY
-def test_a_bias_is_added_once_and_before_the_rounding(spec: KernelSpec, case: Case) -> None:
+def test_r31_a_bias_is_added_once_and_before_the_rounding(spec: KernelSpec, case: Case) -> None:
     """R31: x = 0 gives exactly the bias; a wide bias that cancels the product leaves the rest of an fp32 sum."""
     weight, layer = build(spec, case)
     dtype = getattr(torch, spec.activations[0])
@@ -77,7 +77,7 @@ def test_leading_dimensions_strides_and_no_rows(spec: KernelSpec, case: Case) ->
 
 
 @EVERY
-def test_autocast_changes_nothing(spec: KernelSpec, case: Case) -> None:
+def test_r44_autocast_changes_nothing(spec: KernelSpec, case: Case) -> None:
     """R44: the output has the dtype of x, and the values of a call without autocast."""
     _, layer = build(spec, case)
     for name in spec.activations:

@@ -25,7 +25,7 @@ def _error(actual: torch.Tensor | None, expected: torch.Tensor) -> float:
 
 @trainable
 @pytest.mark.parametrize("rows", [(256,), (3, 256), (2, 3, 256), (0, 256), (2, 0, 256)], ids=str)
-def test_gradients_of_input_and_bias(spec: KernelSpec, rows: tuple[int, ...]) -> None:
+def test_r95_gradients_of_input_and_bias(spec: KernelSpec, rows: tuple[int, ...]) -> None:
     """R37, R95: both gradients match float64 for any leading dimensions; zero rows give zeros of the right shape."""
     shape = Shape(act_order=True, k=256)
     bias = torch.randn(64)
@@ -61,7 +61,7 @@ def test_only_requested_gradients_are_computed(spec: KernelSpec) -> None:
 
 
 @trainable
-def test_adapter_on_the_first_of_two_layers_learns(spec: KernelSpec) -> None:
+def test_r95_adapter_on_the_first_of_two_layers_learns(spec: KernelSpec) -> None:
     """R95: with two stacked layers the gradients of x and of the adapter before them match float64."""
     first, second = layer(spec, Shape(n=256)).train(), layer(spec, Shape(seed=1)).train()
     first.set_adapter(LoraAdapter(torch.randn(256, 4) * 0.1, torch.randn(4, 256) * 0.1))

@@ -60,7 +60,7 @@ def test_dense_inputs_reach_the_backend_without_a_copy(spec: KernelSpec, monkeyp
 
 
 @every_kernel
-def test_output_dtype_is_the_input_dtype(spec: KernelSpec) -> None:
+def test_r44_output_dtype_is_the_input_dtype(spec: KernelSpec) -> None:
     """R44: every declared dtype comes back as it went in, under autocast too, with the same numbers."""
     fc = layer(spec, bias=torch.randn(64))
     for dtype in dtypes_of(spec):
@@ -72,7 +72,7 @@ def test_output_dtype_is_the_input_dtype(spec: KernelSpec) -> None:
 
 
 @every_kernel
-def test_other_dtypes_are_refused_with_the_known_ones(spec: KernelSpec) -> None:
+def test_r44_other_dtypes_are_refused_with_the_known_ones(spec: KernelSpec) -> None:
     """R44: a dtype outside the declaration is an error that lists the declared ones; nothing is cast in silence."""
     with pytest.raises(TypeError, match=r"model\.fc.*needs x in float16, bfloat16.*got float64"):
         layer(spec)(torch.randn(1, 256, dtype=torch.float64))
@@ -88,7 +88,7 @@ def test_wrong_width_is_named(spec: KernelSpec) -> None:
 
 
 @every_kernel
-def test_bias_is_added_once_and_unrounded(spec: KernelSpec) -> None:
+def test_r31_bias_is_added_once_and_unrounded(spec: KernelSpec) -> None:
     """R31: x = 0 gives the bias exactly, no bias gives 0, and an fp32 bias is not rounded before the sum."""
     for dtype in dtypes_of(spec):
         zero = torch.zeros(2, 256, dtype=dtype)

@@ -32,7 +32,7 @@ def _same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool
 
 
 @every_kernel
-def test_state_dict_is_the_checkpoint_at_any_time(spec: KernelSpec) -> None:
+def test_r26_r28_state_dict_is_the_checkpoint_at_any_time(spec: KernelSpec) -> None:
     """R26, R28: names, dtypes and bytes are those of the checkpoint, before and after calls and dtype moves."""
     expected = _stored(weight(SHAPE, BIAS))
     fc = layer(spec, SHAPE, BIAS)
@@ -44,7 +44,7 @@ def test_state_dict_is_the_checkpoint_at_any_time(spec: KernelSpec) -> None:
 
 
 @every_kernel
-def test_packed_data_is_not_in_the_state(spec: KernelSpec) -> None:
+def test_r28_packed_data_is_not_in_the_state(spec: KernelSpec) -> None:
     """R28: only the device-neutral form is saved, and the source is dropped where the layout can be inverted."""
     fc = layer(spec)
     assert set(fc.state_dict()) == {"qweight", "qzeros", "scales"}
