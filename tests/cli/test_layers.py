@@ -87,3 +87,9 @@ def test_a_gguf_file_is_explained_by_its_header(tmp_path: Path) -> None:
     kinds = layer_kinds(path, (), "auto", "bf16")
     assert [kind.modules for kind in kinds] == [("blk.0.eight",), ("blk.0.four",)]
     assert str(kinds[1].request) == "GGUF int4 g32 sym, K=64 N=16, bf16, q4_0, on the default device"
+
+
+def test_files_that_lie_beside_a_checkpoint_do_not_count() -> None:
+    """A slice with expected results beside its only file asks for unsharded layers."""
+    folder = Path(__file__).resolve().parent.parent / "data" / "gptq-4bit-g64-sym"
+    assert {kind.request.sharded for kind in layer_kinds(folder, (), "")} == {False}

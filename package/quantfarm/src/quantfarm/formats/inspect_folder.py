@@ -13,12 +13,11 @@ from quantfarm.formats.config import QuantConfig, find_settings, parse
 from quantfarm.formats.facts import LayerFacts, TensorFact, facts_of
 from quantfarm.formats.inspection import Inspection, Layer, odd_layers
 from quantfarm.formats.packed import packed_modules
-from quantfarm.formats.safetensors_header import read_header
+from quantfarm.formats.safetensors_header import INDEX, checkpoint_files, read_header
 from quantfarm.formats.settings_files import has_settings
 from quantfarm.formats.sides import misfits
 from quantfarm.formats.table import FormatRow, find
 
-_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _PLAIN_SUFFIXES = ("weight",)
 _PACKED_MARKS = (".qweight", ".qzeros", ".trellis", ".weight_packed")
 
@@ -102,7 +101,7 @@ def _read(path: Path) -> _Folder:
             lines=[f"path: needs a checkpoint folder or a .gguf file, got {found}"],
             remedy="name the folder that holds config.json",
         )
-    files, aside = _files(path)
+    files, aside = checkpoint_files(path)
     where: dict[str, str] = {}
     tensors: dict[str, Any] = {}
     problems = []
@@ -121,41 +120,26 @@ def _read(path: Path) -> _Folder:
     )
 
 
-def _files(path: Path) -> tuple[list[Path], list[Path]]:
-    """Return the files that a loader would read, and those that merely lie beside them."""
-    found = sorted(file for file in path.glob("*.safetensors") if file.is_file())
-    if not found and not (path / _INDEX).is_file():
-        raise CheckpointError(f"cannot inspect {path}: no *.safetensors file in it", remedy="name another folder")
-    if (path / _INDEX).is_file():
-        listed = _json(path / _INDEX).get("weight_map")
-        names = {str(file) for file in listed.values()} if isinstance(listed, dict) else set()
-        # A single file beside an index is a second checkpoint, not an addition.
-        inside = [file for file in found if file.name in names or file.name == _SINGLE or not names]
-    else:
-        inside = [path / _SINGLE] if path / _SINGLE in found else found
-    return inside, [file for file in found if file not in inside]
-
-
 def _against_index(path: Path, where: Mapping[str, str]) -> Iterator[str]:
     """Yield what the index and the files do not agree on."""
-    if not (path / _INDEX).is_file():
+    if not (path / INDEX).is_file():
         if len(set(where.values())) > 1:
-            yield f"{len(set(where.values()))} files with tensors, and no {_INDEX}"
+            yield f"{len(set(where.values()))} files with tensors, and no {INDEX}"
         return
-    listed = _json(path / _INDEX).get("weight_map")
+    listed = _json(path / INDEX).get("weight_map")
     if not isinstance(listed, dict):
-        yield f"{_INDEX}: no object weight_map in it"
+        yield f"{INDEX}: no object weight_map in it"
         return
     for file in sorted({str(file) for file in listed.values()} - {p.name for p in path.glob("*.safetensors")}):
-        yield f"{file}: {_INDEX} lists it, the folder lacks it"
+        yield f"{file}: {INDEX} lists it, the folder lacks it"
     for name, file in listed.items():
         if name in where and where[name] != file:
-            yield f"{name}: {_INDEX} says {file}, it is in {where[name]}"
+            yield f"{name}: {INDEX} says {file}, it is in {where[name]}"
         elif name not in where and (path / str(file)).is_file():
-            yield f"{name}: {_INDEX} says {file}, which has no such tensor"
+            yield f"{name}: {INDEX} says {file}, which has no such tensor"
     for name in where:
         if name not in listed:
-            yield f"{name}: in {where[name]}, not listed in {_INDEX}"
+            yield f"{name}: in {where[name]}, not listed in {INDEX}"
 
 
 def _json(path: Path) -> dict[str, Any]:

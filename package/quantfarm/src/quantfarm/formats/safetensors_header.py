@@ -12,6 +12,9 @@ from quantfarm.errors import CheckpointError
 _LENGTH = struct.Struct("<Q")
 _LONGEST = 100_000_000
 
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
 
 def read_header(path: Path, *, whole: bool = False) -> dict[str, Any]:
     """Return the header of a safetensors file: tensor name to dtype, shape and place.
@@ -47,15 +50,41 @@ def read_header(path: Path, *, whole: bool = False) -> dict[str, Any]:
 
 
 def read_headers(folder: Path) -> tuple[dict[str, Any], int]:
-    """Return the tensors of every safetensors file of a folder, and the number of files.
+    """Return the tensors of the files that a loader would read, and the number of those files.
 
     Raises:
         CheckpointError: there is no such file.
     """
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise CheckpointError(f"cannot find tensors in {folder}: no *.safetensors file", remedy="name another folder")
+    files, _ = checkpoint_files(folder)
     tensors: dict[str, Any] = {}
     for path in files:
         tensors |= read_header(path)
     return tensors, len(files)
+
+
+def checkpoint_files(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the files that a loader would read, and those that merely lie beside them.
+
+    Raises:
+        CheckpointError: there are neither files nor an index.
+    """
+    found = sorted(file for file in folder.glob("*.safetensors") if file.is_file())
+    if not found and not (folder / INDEX).is_file():
+        raise CheckpointError(f"cannot find tensors in {folder}: no *.safetensors file", remedy="name another folder")
+    if (folder / INDEX).is_file():
+        names = _listed(folder / INDEX)
+        # A single file beside an index is a second checkpoint, not an addition.
+        inside = [file for file in found if file.name in names or file.name == SINGLE or not names]
+    else:
+        inside = [folder / SINGLE] if folder / SINGLE in found else found
+    return inside, [file for file in found if file not in inside]
+
+
+def _listed(index: Path) -> set[str]:
+    """Return the names of the files in an index; none where it is damaged, which whoever opens the files reports."""
+    try:
+        content = json.loads(index.read_text(encoding="utf-8"))
+    except ValueError:
+        return set()
+    listed = content.get("weight_map") if isinstance(content, dict) else None
+    return {str(file) for file in listed.values()} if isinstance(listed, dict) else set()

@@ -16,9 +16,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from quantfarm.errors import CheckpointError
+from quantfarm.formats.safetensors_header import INDEX, SINGLE
 
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 _INCOMPLETE = "the download may be incomplete: fetch the folder again"
 _SHOWN = 12
 

@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 from quantfarm.errors import CheckpointError, MissingPackage
+from quantfarm.formats.safetensors_header import INDEX
 from quantfarm.load import skeleton
-from quantfarm.load.checkpoint import INDEX, open_checkpoint
+from quantfarm.load.checkpoint import open_checkpoint
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx")
 _OWN = ("config.json", "quantize_config.json", "quant_config.json", INDEX)

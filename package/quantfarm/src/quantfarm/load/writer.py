@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from quantfarm.errors import CheckpointError, QuantfarmError
-from quantfarm.load.checkpoint import INDEX, SINGLE
+from quantfarm.formats.safetensors_header import INDEX, SINGLE
 
 _PROGRESS = "progress.json"
 
