@@ -49,13 +49,15 @@ def dropped_group(weight: AffineWeight, k: int, n: int) -> AffineWeight:
 
 
 def shifted_zero(weight: AffineWeight, k: int, n: int) -> AffineWeight:
-    """E4: the zero points of one group are off by one, downwards.
+    """E4: the zero points of one group are off by one, downwards for v1 and upwards for all others.
 
-    Upwards, a symmetric v1 file becomes one whose words are those of v2, which readers take for what it looks like.
+    The other way, a symmetric file becomes one whose words are those of v2 or v1, which readers take for what it is.
     """
     zeros = weight.zeros.copy()
     row = zeros[weight.groups[k]].astype(np.int64)
-    zeros[weight.groups[k]] = np.where(row > 1, row - 1, row + 1).astype(np.uint8)
+    top = (1 << weight.bits) - 1
+    moved = np.where(row > 1, row - 1, row + 1) if weight.format == "gptq" else np.where(row < top, row + 1, row - 1)
+    zeros[weight.groups[k]] = moved.astype(np.uint8)
     return replace(weight, zeros=zeros)
 
 

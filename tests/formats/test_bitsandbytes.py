@@ -21,6 +21,7 @@ from quantfarm.formats.bitsandbytes import TABLES, read, write
 from quantfarm.formats.bitsandbytes_packer import from_floats, nested_table
 from quantfarm.formats.config import QuantConfig, find_settings, parse
 from quantfarm.formats.facts import TensorFact, modules_of
+from quantfarm.formats.packed import packed_modules
 from quantfarm.formats.packing import pack_high_first, unpack_high_first
 from quantfarm.formats.settings.bitsandbytes import BLOCK_SIZES, facts
 from quantfarm.formats.table import find
@@ -287,3 +288,17 @@ def test_headers_tell_rows_but_not_flat_shapes() -> None:
     assert (facts(rows, config("int8")).k, facts(rows, config("int8")).n) == (8, 4)
     flat = {"weight": TensorFact(dtype="U8", shape=(16, 1)), f"{UPSTREAM}fp4": TensorFact(dtype="U8", shape=(80,))}
     assert (facts(flat, config()).n, facts(flat, config()).code_type) == (0, "fp4")
+
+
+@pytest.mark.parametrize("name", ["bnb-nf4-b64", "bnb-int8"])
+def test_scales_that_are_not_finite_are_refused(name: str) -> None:
+    """A NaN among the scales of a real file stops the load and names the tensor, in either width."""
+    settings, source = find_settings(DATA / name)
+    config = parse(settings, source=source)
+    stored = load_file(DATA / name / "model.safetensors")
+    module, names = next(iter(packed_modules(stored, config).items()))
+    tensors = {suffix: stored[full] for suffix, full in names.items()}
+    suffix = "SCB" if "SCB" in tensors else "weight.absmax"
+    tensors[suffix][3] = float("nan")
+    with pytest.raises(TensorMismatch, match=rf"{suffix} .*needs finite ones, got 1 that are not"):
+        find(config.method, config.format).read()(tensors, config, module=module)

@@ -12,6 +12,7 @@ from formats.makers import CHECKPOINTS, Case, checkpoint, gptq_cases, random_sca
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quantfarm.declare.names import FORMAT, METHOD
 from quantfarm.errors import InexactConversion, TensorMismatch
 from quantfarm.formats import gptq, zeros
 from quantfarm.formats.config import QuantConfig
@@ -278,3 +279,14 @@ def test_a_read_layer_can_be_pickled() -> None:
     tensor = read_with_index([0, 1] * 32)
     again = pickle.loads(pickle.dumps(tensor))
     assert same_bytes(again.codes_to_source(again.codes)["qweight"], tensor.codes_to_source(tensor.codes)["qweight"])
+
+
+def test_r23_a_symmetric_v1_file_that_is_labelled_v2_is_corrected_and_reported() -> None:
+    """Labelled gptq_v2 with the zero points of gptq, symmetric: read with the right ones, said in a note."""
+    found = checkpoint("gptq-4bit-g64-sym")
+    module, tensors = next(iter(found.modules.items()))
+    read = find(METHOD.GPTQ, FORMAT.GPTQ).read()
+    right = read(tensors, found.config, module=module)
+    wrong = read(tensors, dataclasses.replace(found.config, format=FORMAT.GPTQ_V2), module=module)
+    assert torch.equal(wrong.decoded(), right.decoded())
+    assert any("are stored as in gptq (7 instead of 8); read as 8" in note for note in wrong.notes)

@@ -177,3 +177,30 @@ def test_planes_and_rows_are_written_and_opened(dense: Path, tmp_path: Path, nam
     if fast:
         with pytest.raises(KernelRefused, match=r"activation_dtype: needs float16, got float32"):
             quantfarm.load(tmp_path / "out", device="cpu", dtype="float32")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"format": "bitsandbytes", "code_type": "int8", "group_size": 64},
+            "group_size: needs -1 for bitsandbytes int8",
+        ),
+        ({"format": "gguf", "code_type": "q4_k", "group_size": 64}, "group_size: needs -1 for gguf q4_k"),
+        ({"format": "mxfp4", "sym": False}, "sym: needs True for mxfp4"),
+        ({"format": "gptq", "code_type": "nf4"}, "code_type: needs nothing, got nf4"),
+    ],
+    ids=str,
+)
+def test_an_option_that_a_format_can_not_follow_is_refused(
+    dense: Path, tmp_path: Path, options: dict[str, Any], text: str
+) -> None:
+    """What the format fixes otherwise is an error with both values; nothing asked for is dropped in silence."""
+    with pytest.raises(ConfigError, match=text):
+        convert(dense, tmp_path / "out", **options)
+
+
+def test_a_name_that_leaves_no_layer_dense_is_said(dense: Path, tmp_path: Path) -> None:
+    """modules_to_not_convert with a name that no layer has gives a note."""
+    report = convert(dense, tmp_path / "out", group_size=32, modules_to_not_convert=("nowhere",))
+    assert "nowhere names no layer, so nothing stays dense for it" in report.notes

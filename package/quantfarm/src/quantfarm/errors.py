@@ -24,6 +24,7 @@ __all__ = [
     "TensorMismatch",
     "UnknownFormat",
     "UnknownName",
+    "WriteFailed",
 ]
 
 
@@ -88,6 +89,16 @@ class InexactConversion(QuantfarmError, ValueError):
     """A conversion that would change values or be read differently by others, refused unless it is forced."""
 
     exit_code = 8
+
+
+class WriteFailed(QuantfarmError, OSError):
+    """A file that could not be written, such as on a full disk; what was written before stays for another attempt."""
+
+    exit_code = 10
+
+    def __init__(self, what: str, *, lines: Sequence[str] = (), remedy: str = "") -> None:
+        """Build the three-part message."""
+        super().__init__(compose(what, lines, remedy))
 
 
 class MissingPackage(QuantfarmError, ImportError):

@@ -103,7 +103,7 @@ def _read_rows(
     layout = tensors.get("weight_format")
     if layout is not None and layout.numel() == 1 and int(layout) != 0:
         lines.append(shapes.line("weight_format", "value", "0 (rows as they are)", int(layout)))
-    shapes.refuse(module, lines, config.source)
+    shapes.refuse(module, lines or _unfit_values(tensors), config.source)
     return RowCodes(
         **_common(tensors, config, ROW_TYPE, module),
         scheme=Scheme(bits=8, group_size=-1, sym=True),
@@ -112,6 +112,11 @@ def _read_rows(
         row_codes=weight,
         row_scales=tensors[scales],
     )
+
+
+def _unfit_values(tensors: Mapping[str, torch.Tensor]) -> list[str]:
+    """Return a line for each float tensor with values that are not finite; codes may be stored as floats, too."""
+    return shapes.not_finite(tensors, [n for n, t in tensors.items() if n != "weight" and t.is_floating_point()])
 
 
 def _read_table(
@@ -128,7 +133,10 @@ def _read_table(
     )
     lines = _state_problems(tensors, state, (n, k), code_type, block)
     shapes.refuse(module, lines, config.source)
-    shapes.refuse(module, _part_problems(tensors, (n, k), block, nested), config.source)
+    lines = _part_problems(tensors, (n, k), block, nested) or _unfit_values(tensors)
+    if not math.isfinite(nested.offset):
+        lines.append(shapes.line("quant_state", "nested_offset", "a finite number", nested.offset))
+    shapes.refuse(module, lines, config.source)
     table = torch.tensor(TABLES[code_type], dtype=torch.float32, device=tensors["weight"].device)
     shapes.refuse(module, _table_problems(parts["quant_map"], table, code_type), config.source)
     absmax = parts["absmax"]

@@ -198,6 +198,13 @@ def _zero_points(words: torch.Tensor, config: QuantConfig, n: int) -> tuple[torc
             points = torch.full_like(points, middle)
     else:
         points = zeros.from_words(words, bits, n, layout)
+        middle = 1 << (bits - 1)
+        if config.sym and bool((points == middle - 1).all()):
+            notes.append(
+                f"the settings say {config.format.value}, but the symmetric zero points are stored as in gptq "
+                f"({middle - 1} instead of {middle}); read as {middle}"
+            )
+            points = torch.full_like(points, middle)
     if config.sym and not zeros.symmetric(points, bits):
         notes.append(zeros.symmetry_note(points, bits))
     return points, notes

@@ -18,6 +18,7 @@ from quantfarm.declare.scheme import Scheme
 from quantfarm.errors import ConfigError, UnknownFormat
 from quantfarm.formats import table
 from quantfarm.formats.config import QuantConfig, parse
+from quantfarm.formats.dialects import wrong
 from quantfarm.load.checkpoint import shortened
 from quantfarm.load.decoding import open_decoded
 from quantfarm.load.dense_source import open_source
@@ -28,6 +29,7 @@ from quantfarm.load.work import Unit, Work
 from quantfarm.load.writer import PartialFolder, folder_at_once, write_json
 
 SHARD_BYTES = 5 * 10**9
+_ARGUMENTS = "the arguments of convert"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +141,12 @@ def _config(row: table.FormatRow, asked: Asked, code_type: str, left_out: tuple[
         "modules_to_not_convert": list(left_out),
         "meta": {"quantizer": [f"quantfarm:{__version__}"]},
     }
-    return parse(settings, source="the arguments of convert")
+    config = parse(settings, source=_ARGUMENTS)
+    for key, value in asked.stated().items():
+        found = getattr(config, key)
+        if found != value and not (key == "desc_act" and config.group_size == -1):
+            raise wrong(key, f"{found} for {row.format.value} {code_type}".rstrip(), value, _ARGUMENTS)
+    return config
 
 
 def _run(work: Work, partial: PartialFolder) -> dict[str, Scheme]:

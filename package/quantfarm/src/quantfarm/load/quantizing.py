@@ -75,7 +75,12 @@ def _unit(source: DenseSource, module: str, rounding: Rounding) -> Unit:
 def _chosen(source: DenseSource, rounding: Rounding) -> tuple[dict[str, None], list[str]]:
     """Return the layers to quantize, in order, and notes on those that stay dense or end in a short group."""
     chosen: dict[str, None] = {}
-    notes, short = [], []
+    short: list[int] = []
+    notes = [
+        f"{entry} names no layer, so nothing stays dense for it"
+        for entry in rounding.config.modules_to_not_convert
+        if not any(names_path(entry, name) for name in source.linear)
+    ]
     for name in source.linear:
         if any(names_path(entry, name) for entry in rounding.config.modules_to_not_convert):
             continue

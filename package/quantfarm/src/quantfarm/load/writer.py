@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from quantfarm.errors import CheckpointError, QuantfarmError
+from quantfarm.errors import CheckpointError, QuantfarmError, WriteFailed
 from quantfarm.formats.safetensors_header import INDEX, SINGLE
 
 _PROGRESS = "progress.json"
@@ -78,7 +78,15 @@ class PartialFolder:
         if not self._waiting and self._files:
             return
         name = f"part-{len(self._files)}.safetensors"
-        save_file(self._pending, self.folder / f"{name}.tmp", metadata={"format": "pt"})
+        try:
+            save_file(self._pending, self.folder / f"{name}.tmp", metadata={"format": "pt"})
+        except (OSError, SafetensorError) as error:
+            free = shutil.disk_usage(self.folder).free
+            raise WriteFailed(
+                f"cannot write {self.folder / name}",
+                lines=[f"size: needs {self._size} bytes, got {free} free ({error})"],
+                remedy="make room, then ask for the same again: it goes on behind the last whole file",
+            ) from error
         (self.folder / f"{name}.tmp").replace(self.folder / name)
         self._files.append({"file": name, "units": self._waiting, "tensors": list(self._pending), "bytes": self._size})
         write_json(self.folder / f"{_PROGRESS}.tmp", {"request": self._request, "files": self._files})
@@ -146,6 +154,8 @@ def _becoming(partial: Path, target: Path) -> Iterator[Path]:
     worth_keeping = True
     try:
         yield partial
+    except WriteFailed:
+        raise
     except QuantfarmError:
         worth_keeping = False
         raise

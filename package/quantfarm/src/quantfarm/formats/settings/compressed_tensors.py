@@ -14,7 +14,7 @@ from quantfarm.declare.names import FORMAT, METHOD
 from quantfarm.declare.scheme import Scheme
 from quantfarm.errors import ConfigError, UnknownFormat
 from quantfarm.formats.config import QuantConfig
-from quantfarm.formats.dialects import COMPRESSED_TENSORS
+from quantfarm.formats.dialects import COMPRESSED_TENSORS, wrong
 from quantfarm.formats.facts import LayerFacts, TensorFact
 from quantfarm.formats.table import known_lines
 
@@ -36,7 +36,10 @@ def translate(settings: Mapping[str, Any], source: str) -> Mapping[str, Any]:
         ConfigError: groups that contradict each other, or that need two methods.
     """
     _refuse_foreign(settings, source)
-    groups = [(name, g) for name, g in (settings.get("config_groups") or {}).items() if g.get("weights")]
+    listed = settings.get("config_groups") or {}
+    if not isinstance(listed, Mapping) or not all(isinstance(group, Mapping) for group in listed.values()):
+        raise wrong("config_groups", "an object of groups", listed, source)
+    groups = [(name, g) for name, g in listed.items() if g.get("weights")]
     schemes = [(_targets(group), _scheme(settings, name, group, source)) for name, group in groups]
     if not schemes:
         raise ConfigError(
